@@ -1,0 +1,26 @@
+// Is history recorded? Per thread; on at first.
+#pragma once
+
+namespace quern {
+
+bool grad_enabled();
+
+/// Sets it for a scope: GradMode guard(false).
+class GradMode {
+ public:
+  explicit GradMode(bool enabled);
+  ~GradMode();
+  GradMode(const GradMode&) = delete;
+  GradMode& operator=(const GradMode&) = delete;
+
+ private:
+  bool before_;
+};
+
+/// Records nothing for a scope, as torch.no_grad().
+class NoGradGuard : GradMode {
+ public:
+  NoGradGuard() : GradMode(false) {}
+};
+
+}  // namespace quern

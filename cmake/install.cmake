@@ -1,0 +1,14 @@
+include(CMakePackageConfigHelpers)
+foreach(layer tensor autograd ops nn optim)
+  install(DIRECTORY ${PROJECT_SOURCE_DIR}/${layer} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/quern
+    FILES_MATCHING PATTERN "*.h" PATTERN "*.inc")
+endforeach()
+install(TARGETS quern EXPORT quern-targets)
+install(EXPORT quern-targets NAMESPACE quern:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/quern)
+configure_package_config_file(cmake/quern-config.cmake.in quern-config.cmake
+  INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/quern)
+write_basic_package_version_file(quern-config-version.cmake COMPATIBILITY SameMinorVersion)
+configure_file(cmake/quern.pc.in quern.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/quern-config.cmake ${PROJECT_BINARY_DIR}/quern-config-version.cmake
+  DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/quern)
+install(FILES ${PROJECT_BINARY_DIR}/quern.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

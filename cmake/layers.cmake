@@ -1,0 +1,50 @@
+# A layer is an object library whose sources are the .cpp files of one folder (for ops/kernels: of its
+# folders). It is compiled with the headers of the layers it USES and no others, so that dependencies
+# point one way by construction. In the build tree, as in an install, headers are <quern/LAYER/name.h>.
+
+function(quern_strict target)
+  target_compile_options(${target} PRIVATE -Wall -Wextra -Wconversion -Wno-sign-conversion
+    $<$<BOOL:${QUERN_WERROR}>:-Werror> -fno-math-errno -fno-trapping-math)
+  if(QUERN_SANITIZE)
+    target_compile_options(${target} PRIVATE -fsanitize=${QUERN_SANITIZE} -fno-sanitize-recover=all
+      -fno-omit-frame-pointer)
+    target_link_options(${target} PUBLIC -fsanitize=${QUERN_SANITIZE})
+  endif()
+endfunction()
+
+function(quern_layer name)
+  cmake_parse_arguments(PARSE_ARGV 1 LAYER "" "SOURCES" "USES;LINKS")
+  set(folder ${PROJECT_SOURCE_DIR}/${LAYER_SOURCES})
+  if(name STREQUAL kernels)
+    file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${folder}/*.cpp)
+  else()
+    file(GLOB sources CONFIGURE_DEPENDS ${folder}/*.cpp ${folder}/fused/*.cpp)
+  endif()
+  set(include ${PROJECT_BINARY_DIR}/include/${name})
+  get_filename_component(parent ${include}/quern/${LAYER_SOURCES} DIRECTORY)
+  file(MAKE_DIRECTORY ${parent})
+  file(CREATE_LINK ${folder} ${include}/quern/${LAYER_SOURCES} SYMBOLIC)
+
+  add_library(quern_${name} OBJECT ${sources})
+  target_include_directories(quern_${name} PUBLIC ${include})
+  list(TRANSFORM LAYER_USES PREPEND quern_)
+  target_link_libraries(quern_${name} PUBLIC ${LAYER_USES} ${LAYER_LINKS})
+  quern_strict(quern_${name})
+  set_property(GLOBAL APPEND PROPERTY QUERN_LAYERS ${name})
+endfunction()
+
+# libquern: all layers in one.
+function(quern_library)
+  get_property(layers GLOBAL PROPERTY QUERN_LAYERS)
+  add_library(quern)
+  add_library(quern::quern ALIAS quern)
+  foreach(layer ${layers})
+    target_sources(quern PRIVATE $<TARGET_OBJECTS:quern_${layer}>)
+    target_include_directories(quern PUBLIC $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include/${layer}>)
+  endforeach()
+  target_include_directories(quern PUBLIC $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+  target_compile_features(quern PUBLIC cxx_std_20)
+  target_link_libraries(quern PUBLIC fmt::fmt PRIVATE OpenMP::OpenMP_CXX PkgConfig::SLEEF)
+  set_target_properties(quern PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR})
+  quern_strict(quern)
+endfunction()

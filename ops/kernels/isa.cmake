@@ -1,0 +1,25 @@
+# Which flags a kernel's translation unit gets: told from the end of its name. One row an ISA.
+# -mtune=generic would split unaligned 32-byte loads; prefer 512-bit vectors where we ask for them.
+set(QUERN_ISA_FLAGS_avx2 -mavx2 -mfma -mf16c)
+set(QUERN_ISA_FLAGS_avx512 ${QUERN_ISA_FLAGS_avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl
+    -mavx512cd -mprefer-vector-width=512)
+set(QUERN_ISA_FLAGS_avx512_bf16 ${QUERN_ISA_FLAGS_avx512} -mavx512bf16)
+set(QUERN_ISA_FLAGS_amx ${QUERN_ISA_FLAGS_avx512_bf16} -mamx-tile -mamx-bf16)
+set(QUERN_ISAS_x86 avx2 avx512 avx512_bf16 amx)
+
+# Gives the *_ISA.cpp of `target` their flags; takes those of other architectures out of the build.
+function(quern_isa_flags target)
+  get_target_property(sources ${target} SOURCES)
+  foreach(source ${sources})
+    foreach(isa ${QUERN_ISAS_x86})
+      if(source MATCHES "_${isa}\\.cpp$")
+        if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+          set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "${QUERN_ISA_FLAGS_${isa}}")
+        else()
+          list(REMOVE_ITEM sources ${source})
+        endif()
+      endif()
+    endforeach()
+  endforeach()
+  set_target_properties(${target} PROPERTIES SOURCES "${sources}")
+endfunction()

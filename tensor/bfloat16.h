@@ -1,0 +1,31 @@
+// bfloat16: the upper half of an IEEE binary32. Arithmetic happens in float; this is storage.
+#pragma once
+#include <bit>
+#include <cstdint>
+
+namespace quern {
+
+struct bfloat16 {
+  uint16_t bits = 0;
+
+  bfloat16() = default;
+  /// Rounds to nearest, ties to even; a NaN stays a (quiet) NaN with its sign and upper payload.
+  constexpr explicit bfloat16(float value) : bits(round(std::bit_cast<uint32_t>(value))) {}
+  constexpr explicit bfloat16(double value) : bfloat16(static_cast<float>(value)) {}
+  constexpr operator float() const { return std::bit_cast<float>(uint32_t{bits} << 16); }
+
+  static constexpr bfloat16 from_bits(uint16_t bits) {
+    bfloat16 value;
+    value.bits = bits;
+    return value;
+  }
+
+ private:
+  static constexpr uint16_t round(uint32_t u) {
+    if ((u & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>(u >> 16 | 0x40u);
+    return static_cast<uint16_t>((u + 0x7fffu + (u >> 16 & 1u)) >> 16);
+  }
+};
+static_assert(sizeof(bfloat16) == 2);
+
+}  // namespace quern

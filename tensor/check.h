@@ -1,0 +1,31 @@
+// Errors. Every message reads `[op] argument: expected ..., got ...`.
+#pragma once
+#include <fmt/core.h>
+
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace quern {
+
+/// What every check throws: bad input, never a broken invariant of quern's own.
+class Error : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+[[noreturn]] inline void fail(std::string_view op, std::string_view message) {
+  throw Error(fmt::format("[{}] {}", op, message));
+}
+
+/// Throws Error("[op] message") unless `ok`. Arguments are formatted only then:
+///   check(c == 64, "conv2d", "weight: expected {} input channels, got {}", 64, c);
+template <class... Args>
+void check(bool ok, std::string_view op, fmt::format_string<const Args&...> message,
+           const Args&... args) {
+  if (!ok) [[unlikely]]
+    fail(op, fmt::format(message, args...));
+}
+
+}  // namespace quern

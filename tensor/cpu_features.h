@@ -1,0 +1,35 @@
+// Which instruction sets may be used: what the CPU and the system have, capped by QUERN_MAX_CPU_ISA.
+#pragma once
+#include <string>
+#include <string_view>
+
+#include "quern/tensor/types.h"
+
+namespace quern {
+
+std::string_view to_string(Isa isa);  ///< "portable", "avx2", "avx512", "avx512_bf16", "amx"
+/// Error: a name that is none of these.
+Isa isa_from_string(std::string_view name);
+
+/// Has the CPU it, with the system's leave (saved registers, tile permission)? Ignores the cap.
+bool cpu_has(Isa isa);
+/// cpu_has(isa) and not above the cap.
+bool isa_enabled(Isa isa);
+/// Why isa_enabled() is false: "CPU has no amx", "QUERN_MAX_CPU_ISA=avx2"; empty if it is true.
+std::string why_disabled(Isa isa);
+/// The best enabled one.
+Isa max_isa();
+
+/// The cap: QUERN_MAX_CPU_ISA at first use, later what was set here. Error (at first use): unknown name.
+Isa isa_cap();
+void set_isa_cap(Isa isa);
+
+std::string cpu_name();  ///< the model's brand string
+
+/// Bytes of a core's data caches, for block sizes: 32 KiB, 1 MiB where the system does not tell.
+struct CacheSizes {
+  int64_t l1d, l2;
+};
+CacheSizes cache_sizes();
+
+}  // namespace quern

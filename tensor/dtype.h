@@ -1,0 +1,80 @@
+// Names, sizes, promotion and C++ types of DType.
+#pragma once
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <string_view>
+#include <type_traits>
+
+#include "quern/tensor/bfloat16.h"
+#include "quern/tensor/check.h"
+#include "quern/tensor/types.h"
+
+namespace quern {
+
+constexpr std::string_view to_string(DType dtype) {
+  constexpr std::string_view names[] = {"bool", "u8", "i32", "i64", "bf16", "f32", "f64"};
+  return names[static_cast<size_t>(dtype)];
+}
+
+constexpr int64_t itemsize(DType dtype) {
+  constexpr int64_t sizes[] = {1, 1, 4, 8, 2, 4, 8};
+  return sizes[static_cast<size_t>(dtype)];
+}
+
+constexpr bool is_floating(DType dtype) { return dtype >= DType::bf16; }
+
+/// The dtype of a binary op's result. DType is ordered so that this is the maximum; unlike int64 with
+/// int32, an integer with a float takes the float's type whatever the widths, as in PyTorch.
+constexpr DType promote(DType a, DType b) { return std::max(a, b); }
+
+/// dtype_of<float> == DType::f32
+template <class T>
+inline constexpr DType dtype_of = [] {
+  if constexpr (std::is_same_v<T, bool>) return DType::boolean;
+  else if constexpr (std::is_same_v<T, uint8_t>) return DType::u8;
+  else if constexpr (std::is_same_v<T, int32_t>) return DType::i32;
+  else if constexpr (std::is_same_v<T, int64_t>) return DType::i64;
+  else if constexpr (std::is_same_v<T, bfloat16>) return DType::bf16;
+  else if constexpr (std::is_same_v<T, float>) return DType::f32;
+  else {
+    static_assert(std::is_same_v<T, double>, "no DType for this type");
+    return DType::f64;
+  }
+}();
+
+/// Calls f(std::type_identity<T>{}) with the C++ type of dtype.
+template <class F>
+decltype(auto) visit_dtype(DType dtype, F&& f) {
+  switch (dtype) {
+    case DType::boolean: return f(std::type_identity<bool>{});
+    case DType::u8: return f(std::type_identity<uint8_t>{});
+    case DType::i32: return f(std::type_identity<int32_t>{});
+    case DType::i64: return f(std::type_identity<int64_t>{});
+    case DType::bf16: return f(std::type_identity<bfloat16>{});
+    case DType::f32: return f(std::type_identity<float>{});
+    case DType::f64: break;
+  }
+  return f(std::type_identity<double>{});
+}
+
+/// The same for floating dtypes; any other is an error of `op`.
+template <class F>
+decltype(auto) visit_floating(std::string_view op, DType dtype, F&& f) {
+  switch (dtype) {
+    case DType::bf16: return f(std::type_identity<bfloat16>{});
+    case DType::f32: return f(std::type_identity<float>{});
+    case DType::f64: return f(std::type_identity<double>{});
+    default: fail(op, fmt::format("dtype: expected bf16, f32 or f64, got {}", to_string(dtype)));
+  }
+}
+
+}  // namespace quern
+
+template <>
+struct fmt::formatter<quern::DType> : fmt::formatter<std::string_view> {
+  auto format(quern::DType dtype, format_context& ctx) const {
+    return fmt::formatter<std::string_view>::format(quern::to_string(dtype), ctx);
+  }
+};

@@ -1,0 +1,26 @@
+// The two layouts of a 4-D tensor. Shapes are [N, C, H, W] in both; only the strides differ.
+#pragma once
+#include <fmt/core.h>
+
+#include <cstdint>
+#include <string_view>
+
+namespace quern {
+
+enum class MemoryFormat : uint8_t {
+  contiguous,     ///< row-major: N, C, H, W (and any other rank)
+  channels_last,  ///< N, H, W, C; 4-D only
+};
+
+constexpr std::string_view to_string(MemoryFormat format) {
+  return format == MemoryFormat::contiguous ? "contiguous" : "channels_last";
+}
+
+}  // namespace quern
+
+template <>
+struct fmt::formatter<quern::MemoryFormat> : fmt::formatter<std::string_view> {
+  auto format(quern::MemoryFormat format, format_context& ctx) const {
+    return fmt::formatter<std::string_view>::format(quern::to_string(format), ctx);
+  }
+};

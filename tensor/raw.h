@@ -1,0 +1,42 @@
+// Tensor functions that record no gradient: what ops, modules, optimizers and file formats are built of.
+// Their differentiable namesakes live in ops/.
+#pragma once
+#include "quern/tensor/tensor.h"
+
+namespace quern::raw {
+
+// Views: share storage, copy nothing.
+Tensor as_strided(const Tensor& t, const Shape& shape, const Strides& strides, int64_t offset);
+Tensor permute(const Tensor& t, const Dims& order);
+Tensor transpose(const Tensor& t, int64_t dim0, int64_t dim1);
+/// Elements start, start+step, ... below end of dimension `dim`; negative bounds count from its end.
+Tensor slice(const Tensor& t, int64_t dim, int64_t start, int64_t end, int64_t step = 1);
+Tensor select(const Tensor& t, int64_t dim, int64_t index);  ///< slice of one, its dimension removed
+Tensor expand(const Tensor& t, const Shape& shape);          ///< broadcasts with stride 0
+Tensor squeeze(const Tensor& t, int64_t dim);
+Tensor unsqueeze(const Tensor& t, int64_t dim);
+/// The same storage seen through another handle, without autograd history.
+Tensor alias(const Tensor& t);
+/// A view where the strides allow it, else a contiguous copy. One size may be -1: deduced.
+Tensor reshape(const Tensor& t, const Shape& shape);
+
+// Copies.
+/// dst = src, broadcast and converted to dst's dtype, whatever the strides; dst's version moves on.
+void copy_(const Tensor& dst, const Tensor& src);
+void fill_(const Tensor& dst, double value);
+Tensor clone(const Tensor& t);  ///< dense copy of the same dtype and format
+/// `t` itself if it is dense as `format`, else a copy that is.
+Tensor contiguous(const Tensor& t, MemoryFormat format = MemoryFormat::contiguous);
+/// `t` itself if it has this dtype, else a converted copy of the same format.
+Tensor to(const Tensor& t, DType dtype);
+
+/// The elements in logical order, converted to T.
+template <class T>
+std::vector<T> to_vector(const Tensor& t) {
+  std::vector<T> values(static_cast<size_t>(t.numel()));
+  Tensor dense = contiguous(to(t, dtype_of<T>));
+  std::copy_n(dense.data<T>(), dense.numel(), values.begin());
+  return values;
+}
+
+}  // namespace quern::raw

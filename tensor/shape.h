@@ -1,0 +1,92 @@
+// Shapes and strides: up to eight int64 without an allocation.
+#pragma once
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+#include <string>
+
+#include "quern/tensor/check.h"
+
+namespace quern {
+
+inline constexpr int kMaxDims = 8;
+
+class Dims {
+ public:
+  Dims() = default;
+  Dims(std::initializer_list<int64_t> values) : Dims(std::span(values.begin(), values.size())) {}
+  explicit Dims(std::span<const int64_t> values) : size_(static_cast<int>(values.size())) {
+    check(values.size() <= kMaxDims, "shape", "expected at most {} dimensions, got {}", kMaxDims,
+          values.size());
+    std::copy(values.begin(), values.end(), data_.begin());
+  }
+  /// `size` copies of `value`.
+  static Dims filled(int size, int64_t value) {
+    Dims dims;
+    for (int i = 0; i < size; ++i) dims.push_back(value);
+    return dims;
+  }
+
+  int size() const { return size_; }
+  bool empty() const { return size_ == 0; }
+  int64_t& operator[](int i) { return data_[static_cast<size_t>(i)]; }
+  int64_t operator[](int i) const { return data_[static_cast<size_t>(i)]; }
+  int64_t* begin() { return data_.data(); }
+  int64_t* end() { return data_.data() + size_; }
+  const int64_t* begin() const { return data_.data(); }
+  const int64_t* end() const { return data_.data() + size_; }
+  int64_t back() const { return (*this)[size_ - 1]; }
+
+  void push_back(int64_t value) {
+    check(size_ < kMaxDims, "shape", "expected at most {} dimensions, got {}", kMaxDims, size_ + 1);
+    data_[static_cast<size_t>(size_++)] = value;
+  }
+  void insert(int at, int64_t value) {
+    push_back(value);
+    std::rotate(begin() + at, end() - 1, end());
+  }
+  void erase(int at) {
+    std::copy(begin() + at + 1, end(), begin() + at);
+    --size_;
+  }
+  friend bool operator==(const Dims& a, const Dims& b) { return std::ranges::equal(a, b); }
+
+ private:
+  std::array<int64_t, kMaxDims> data_{};
+  int size_ = 0;
+};
+
+using Shape = Dims;    ///< elements a dimension, outermost first
+using Strides = Dims;  ///< distance in elements between neighbours along each dimension
+
+/// "[16,64,56,56]"
+inline std::string to_string(const Dims& dims) { return fmt::format("[{}]", fmt::join(dims, ",")); }
+
+/// Number of elements of `shape` (1 for the empty shape). Errors: a negative size; a product or a size
+/// in bytes of up to 8 an element that does not fit an int64.
+int64_t numel(const Shape& shape);
+
+/// Row-major strides of a dense tensor of this shape.
+Strides contiguous_strides(const Shape& shape);
+
+/// Strides of a dense 4-D tensor stored as N, H, W, C while its shape stays [N, C, H, W].
+Strides channels_last_strides(const Shape& shape);
+
+/// The shape two operands broadcast to, by NumPy's rule. Error: sizes that differ where neither is 1.
+Shape broadcast_shapes(std::string_view op, const Shape& a, const Shape& b);
+
+/// Maps -rank..rank-1 to 0..rank-1; anything else is an error of `op`.
+int normalize_dim(std::string_view op, int64_t dim, int rank);
+
+}  // namespace quern
+
+template <>
+struct fmt::formatter<quern::Dims> : fmt::formatter<std::string_view> {
+  auto format(const quern::Dims& dims, format_context& ctx) const {
+    return fmt::formatter<std::string_view>::format(quern::to_string(dims), ctx);
+  }
+};

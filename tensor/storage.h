@@ -1,0 +1,58 @@
+// Storage: a reference-counted, 64-byte aligned block with a version, from a caching allocator.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+namespace quern {
+
+/// One allocation, shared by a tensor and its views.
+class Storage {
+ public:
+  /// An uninitialised block of `bytes` (rounded up to its size class). Error: the system has no memory.
+  explicit Storage(int64_t bytes);
+  ~Storage();
+  Storage(const Storage&) = delete;
+  Storage& operator=(const Storage&) = delete;
+
+  std::byte* data() const { return data_; }
+  int64_t bytes() const { return bytes_; }
+  /// Unique in the process, never used again: a cache may key on it.
+  uint64_t id() const { return id_; }
+  /// Counts in-place changes. A saved tensor or a packed weight of an older version is stale.
+  uint64_t version() const { return version_; }
+  void bump_version() { ++version_; }
+
+ private:
+  std::byte* data_ = nullptr;
+  int64_t bytes_ = 0;
+  uint64_t id_ = 0;
+  uint64_t version_ = 0;
+};
+
+/// Scratch memory of a kernel: aligned, cached, uninitialised, freed at the end of its scope.
+class Workspace {
+ public:
+  explicit Workspace(int64_t bytes);
+  template <class T>
+  T* as() const {
+    return reinterpret_cast<T*>(storage_.data());
+  }
+
+ private:
+  Storage storage_;
+};
+
+struct MemoryStats {
+  int64_t in_use;              ///< bytes held by live storages, size-class rounding included
+  int64_t peak;                ///< largest in_use since the start or the last reset_peak_memory_stats()
+  int64_t cached;              ///< bytes kept on the free lists
+  int64_t system_allocations;  ///< times memory was asked of the system
+  int64_t system_bytes;        ///< bytes asked of the system in those
+};
+MemoryStats memory_stats();
+void reset_peak_memory_stats();
+/// Gives the free lists back to the system.
+void empty_cache();
+
+}  // namespace quern

@@ -1,0 +1,135 @@
+// Tensor: a shape and strides over a shared storage. Copying a Tensor shares; raw::clone copies.
+#pragma once
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "quern/tensor/dtype.h"
+#include "quern/tensor/memory_format.h"
+#include "quern/tensor/shape.h"
+#include "quern/tensor/storage.h"
+
+namespace quern {
+
+/// What autograd keeps with a tensor; opaque here, defined in autograd/.
+struct AutogradMeta {
+  virtual ~AutogradMeta() = default;
+};
+
+class Tensor {
+ public:
+  Tensor() = default;  ///< undefined: no shape, no storage
+  /// A view of `storage`: element i... of `shape` lies at offset + Σ i·strides, in elements of dtype.
+  Tensor(std::shared_ptr<Storage> storage, Shape shape, Strides strides, int64_t offset, DType dtype);
+
+  bool defined() const { return impl_ != nullptr; }
+  const Shape& shape() const { return impl_->shape; }
+  const Strides& strides() const { return impl_->strides; }
+  int dim() const { return impl_->shape.size(); }
+  /// Size along `d`, which may be negative: size(-1) is the last.
+  int64_t size(int64_t d) const;
+  int64_t stride(int64_t d) const;
+  int64_t numel() const { return impl_->numel; }
+  int64_t offset() const { return impl_->offset; }
+  DType dtype() const { return impl_->dtype; }
+  int64_t nbytes() const { return numel() * itemsize(dtype()); }
+
+  /// First element. The typed form checks the type.
+  void* raw() const { return impl_->storage->data() + impl_->offset * itemsize(dtype()); }
+  template <class T>
+  T* data() const {
+    check(dtype_of<T> == dtype(), "data", "dtype: expected {}, got {}", dtype_of<T>, dtype());
+    return static_cast<T*>(raw());
+  }
+  /// The only element as a number, whatever the dtype. Error unless numel() is 1.
+  template <class T = double>
+  T item() const {
+    return static_cast<T>(item_as_double());
+  }
+
+  /// Are the elements dense in this order? Dimensions of size 1 don't count, so [N,C,1,1] is dense as both.
+  bool is_dense_as(MemoryFormat format) const;
+  /// channels_last if dense as that and not as contiguous, else contiguous: the format ops preserve.
+  MemoryFormat format() const;
+
+  const std::shared_ptr<Storage>& storage() const { return impl_->storage; }
+  uint64_t version() const { return impl_->storage->version(); }
+  bool is_same(const Tensor& other) const { return impl_ == other.impl_; }
+  /// "f32 [16,64,56,56] channels_last", for messages.
+  std::string describe() const;
+
+  // Declared here so that loss.backward() reads as people know it; defined in autograd/.
+  bool requires_grad() const;
+  /// Marks a leaf for differentiation; returns itself. Error: not floating, or not a leaf.
+  Tensor& requires_grad_(bool value = true);
+  bool is_leaf() const;
+  /// The gradient accumulated by backward(); undefined before.
+  Tensor grad() const;
+  void set_grad(Tensor grad);
+  /// The same elements without history.
+  Tensor detach() const;
+  /// Differentiates from this scalar (or from `gradient`, of this shape) to every leaf, adding to grad().
+  void backward(const Tensor& gradient = {}, bool retain_graph = false) const;
+  /// Calls `hook` with this tensor's gradient when it is known; a defined result replaces it.
+  void register_hook(std::function<Tensor(const Tensor&)> hook) const;
+
+  // For autograd.
+  AutogradMeta* autograd() const { return impl_ ? impl_->autograd.get() : nullptr; }
+  void set_autograd(std::shared_ptr<AutogradMeta> meta) const { impl_->autograd = std::move(meta); }
+  std::weak_ptr<const void> identity() const { return impl_; }
+
+ private:
+  struct Impl {
+    std::shared_ptr<Storage> storage;
+    Shape shape;
+    Strides strides;
+    int64_t offset;
+    int64_t numel;
+    DType dtype;
+    std::shared_ptr<AutogradMeta> autograd;
+  };
+  double item_as_double() const;
+  std::shared_ptr<Impl> impl_;
+};
+
+using Tensors = std::vector<Tensor>;
+
+/// "f32 [16,64,56,56]": what an error message says of an argument.
+inline std::string describe(const Tensor& t) { return t.defined() ? t.describe() : "undefined"; }
+
+// Factories. Errors: a negative size, or a size in bytes that does not fit.
+Tensor empty(const Shape& shape, DType dtype = DType::f32,
+             MemoryFormat format = MemoryFormat::contiguous);
+Tensor empty_like(const Tensor& t);  ///< same shape, dtype and format
+Tensor empty_like(const Tensor& t, DType dtype);
+Tensor full(const Shape& shape, double value, DType dtype = DType::f32,
+            MemoryFormat format = MemoryFormat::contiguous);
+Tensor zeros(const Shape& shape, DType dtype = DType::f32,
+             MemoryFormat format = MemoryFormat::contiguous);
+Tensor ones(const Shape& shape, DType dtype = DType::f32,
+            MemoryFormat format = MemoryFormat::contiguous);
+Tensor zeros_like(const Tensor& t);
+Tensor ones_like(const Tensor& t);
+Tensor arange(int64_t end, DType dtype = DType::i64);  ///< 0, 1, ..., end-1
+
+/// A contiguous tensor with a copy of `values`. Error: as many as `shape` says.
+template <class T>
+Tensor from_span(std::span<const T> values, const Shape& shape) {
+  check(numel(shape) == static_cast<int64_t>(values.size()), "from_span",
+        "values: expected {} for shape {}, got {}", numel(shape), shape, values.size());
+  Tensor t = empty(shape, dtype_of<T>);
+  std::copy(values.begin(), values.end(), t.data<T>());
+  return t;
+}
+template <class T>
+Tensor from_vector(const std::vector<T>& values, const Shape& shape) {
+  return from_span(std::span<const T>(values), shape);
+}
+template <class T>
+Tensor from_vector(const std::vector<T>& values) {
+  return from_vector(values, Shape{static_cast<int64_t>(values.size())});
+}
+
+}  // namespace quern

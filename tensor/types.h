@@ -1,0 +1,14 @@
+// The two enumerations that every layer shares, kernels compiled with ISA flags included. Nothing else
+// belongs here: such a file may see fixed-width integers and this, and no template of std.
+#pragma once
+#include <cstdint>
+
+namespace quern {
+
+/// Element types, in promotion order: the result of a binary op has the larger of the two.
+enum class DType : uint8_t { boolean, u8, i32, i64, bf16, f32, f64 };
+
+/// Instruction sets, each containing those before it on the same architecture.
+enum class Isa : uint8_t { portable, avx2, avx512, avx512_bf16, amx };
+
+}  // namespace quern
