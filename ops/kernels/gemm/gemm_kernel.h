@@ -1,4 +1,5 @@
-// The contract of a GEMM micro-kernel, the one building block of gemm and conv (a batch-reduce GEMM):
+// The contract of a GEMM micro-kernel, the one building block of gemm and conv (a batch-reduce
+// GEMM):
 //
 //     C[m×n] (+)= Σ_i A_i[m×k] · B_i[k×n]
 //
@@ -8,9 +9,10 @@
 //        └──────┘  pixels)   └────────┘ elements       └──────┘
 //
 // B is packed in panels: element (p, j) of a panel lies at (p/kr)·nr·kr + j·kr + p%kr, with columns
-// n..nr-1 zero. kr is the number of consecutive k that one instruction multiplies and adds (bf16 pairs: 2).
-// Files compiled with ISA flags include this and <immintrin.h>, and keep all but their records to
-// themselves: an inline function compiled there could be the copy that the linker keeps for every CPU.
+// n..nr-1 zero. kr is the number of consecutive k that one instruction multiplies and adds (bf16
+// pairs: 2). Files compiled with ISA flags include this and <immintrin.h>, and keep all but their
+// records to themselves: an inline function compiled there could be the copy that the linker keeps
+// for every CPU.
 #pragma once
 #include <cstdint>
 
@@ -19,15 +21,15 @@
 namespace quern::kernels {
 
 struct GemmTile {
-  int64_t m, n;          // 1..mr rows, 1..nr columns; those beyond are neither read (A) nor written (C)
-  int64_t k;             // of each product; a multiple of the kernel's k_multiple, at least that
-  int64_t batch;         // number of products, at least 1
+  int64_t m, n;   // 1..mr rows, 1..nr columns; those beyond are neither read (A) nor written (C)
+  int64_t k;      // of each product; a multiple of the kernel's k_multiple, at least that
+  int64_t batch;  // number of products, at least 1
   const void* const* a;  // batch pointers to A_i[0][0]; row r of it starts r·lda elements on
   int64_t lda;
   const void* const* b;  // batch pointers to packed panels
   void* c;               // [m][n], row r starts r·ldc elements on
   int64_t ldc;
-  bool accumulate;       // false: C is written without being read (it may hold NaN)
+  bool accumulate;  // false: C is written without being read (it may hold NaN)
 };
 
 struct GemmKernel {

@@ -1,0 +1,100 @@
+#include "quern/ops/kernels/gemm/gemm_registry.h"
+
+#include <algorithm>
+#include <array>
+#include <string>
+
+#include "quern/ops/kernels/gemm/gemm_records.h"
+#include "quern/tensor/cpu_features.h"
+#include "quern/tensor/dtype.h"
+#include "quern/tensor/verbose.h"
+
+namespace quern::kernels {
+namespace {
+
+constexpr std::array kRecords{
+#define QUERN_GEMM_KERNEL(record) &record,
+#include "quern/ops/kernels/gemm/kernels.inc"
+};
+
+/// Does vdpbf16ps beat widening bf16 to f32? Throughput against vfmadd231ps of the same width:
+/// twice the multiplications on AMD (Zen 4, Zen 5), half of them on Intel's cores, which leave bf16
+/// to AMX. A table, not a measurement: the choice decides the bits of a result, so it must not vary
+/// from run to run.
+bool has_fast_vdpbf16ps() {
+#if defined(__x86_64__)
+  static const bool amd = (__builtin_cpu_init(), __builtin_cpu_is("amd") != 0);
+  return amd;
+#else
+  return false;
+#endif
+}
+
+/// Empty: take it.
+std::string refusal(const GemmKernel& kernel) {
+  if (!isa_enabled(kernel.isa)) return why_disabled(kernel.isa);
+  if (kernel.isa == Isa::avx512_bf16 && !has_fast_vdpbf16ps())
+    return "vdpbf16ps is slower than widening on this CPU";
+  return {};
+}
+
+constexpr int64_t round_up(int64_t value, int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+template <class T>
+void pack_panel(const GemmKernel& kernel, const T* b, int64_t row_stride, int64_t col_stride,
+                int64_t k, int64_t n, T* panel) {
+  const int64_t nr = kernel.nr, kr = kernel.kr;
+  std::fill_n(panel, n < nr || k % kernel.k_multiple != 0 ? panel_elements(kernel, k) : 0, T{});
+  for (int64_t p = 0; p < k; ++p) {
+    const T* from = b + p * row_stride;
+    T* to = panel + p / kr * nr * kr + p % kr;
+    for (int64_t j = 0; j < n; ++j) to[j * kr] = from[j * col_stride];
+  }
+}
+
+}  // namespace
+
+std::span<const GemmKernel* const> gemm_kernels() { return kRecords; }
+
+const GemmKernel& select_gemm_kernel(DType a_and_b) {
+  for (const GemmKernel* kernel : kRecords) {
+    if (kernel->a != a_and_b) continue;
+    const std::string reason = refusal(*kernel);
+    if (reason.empty()) {
+      report_choice("gemm", kernel->name);
+      return *kernel;
+    }
+    report_refusal("gemm", kernel->name, reason);
+  }
+  fail("gemm", fmt::format("dtype: expected bf16, f32 or f64, got {}", a_and_b));
+}
+
+int64_t padded_k(const GemmKernel& kernel, int64_t k) { return round_up(k, kernel.k_multiple); }
+
+int64_t panel_elements(const GemmKernel& kernel, int64_t k) {
+  return padded_k(kernel, k) * kernel.nr;
+}
+
+int64_t panel_count(const GemmKernel& kernel, int64_t n) { return (n + kernel.nr - 1) / kernel.nr; }
+
+void pack_b_panel(const GemmKernel& kernel, const void* b, int64_t row_stride, int64_t col_stride,
+                  int64_t k, int64_t n, void* panel) {
+  visit_floating("gemm", kernel.b, [&]<class T>(std::type_identity<T>) {
+    pack_panel(kernel, static_cast<const T*>(b), row_stride, col_stride, k, n,
+               static_cast<T*>(panel));
+  });
+}
+
+void pack_b(const GemmKernel& kernel, const void* b, int64_t row_stride, int64_t col_stride,
+            int64_t k, int64_t n, void* panels) {
+  const int64_t item = itemsize(kernel.b);
+  for (int64_t j = 0; j < n; j += kernel.nr) {
+    const auto* from = static_cast<const std::byte*>(b) + j * col_stride * item;
+    auto* to = static_cast<std::byte*>(panels) + j / kernel.nr * panel_elements(kernel, k) * item;
+    pack_b_panel(kernel, from, row_stride, col_stride, k, std::min<int64_t>(n - j, kernel.nr), to);
+  }
+}
+
+}  // namespace quern::kernels
