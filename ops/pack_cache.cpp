@@ -1,0 +1,142 @@
+#include "quern/ops/pack_cache.h"
+
+#include <list>
+#include <mutex>
+
+namespace quern {
+namespace {
+
+/// All that tells a copy but the version: a newer version takes the place of an older one.
+struct Key {
+  uint64_t storage;
+  int64_t offset;
+  Shape shape;
+  Strides strides;
+  DType dtype;
+  const kernels::GemmKernel* kernel;
+  std::string_view layout;
+  Dims parameters;
+  bool operator==(const Key&) const = default;
+};
+
+struct Entry {
+  Key key;
+  uint64_t version;
+  std::weak_ptr<Storage> source;
+  std::shared_ptr<const Storage> copy;  // null: asked for once so far
+};
+
+class Cache {
+ public:
+  /// The kept copy, or null; then `keep` says whether the next one made is to be put().
+  std::shared_ptr<const Storage> find(const Key& key, uint64_t version,
+                                      const std::shared_ptr<Storage>& source, bool& keep) {
+    const std::lock_guard lock(mutex_);
+    keep = false;
+    const auto entry = at(key);
+    if (entry == entries_.end()) {
+      forget_dead();
+      entries_.push_front({key, version, source, nullptr});
+      ++stats_.misses;
+      trim();
+      return nullptr;
+    }
+    entries_.splice(entries_.begin(), entries_, entry);
+    if (entry->version == version && entry->copy) {
+      ++stats_.hits;
+      return entry->copy;
+    }
+    ++stats_.misses;
+    keep = entry->version == version;
+    drop_copy(*entry);
+    entry->version = version;
+    return nullptr;
+  }
+
+  void put(const Key& key, uint64_t version, std::shared_ptr<const Storage> copy) {
+    const std::lock_guard lock(mutex_);
+    const auto entry = at(key);
+    if (entry == entries_.end() || entry->version != version || entry->copy) return;
+    ++stats_.entries;
+    stats_.bytes += copy->bytes();
+    entry->copy = std::move(copy);
+    trim();
+  }
+
+  PackCacheStats stats() {
+    const std::lock_guard lock(mutex_);
+    return stats_;
+  }
+
+  void clear() {
+    const std::lock_guard lock(mutex_);
+    entries_.clear();
+    stats_ = {};
+  }
+
+  void set_limits(int64_t entries, int64_t bytes) {
+    const std::lock_guard lock(mutex_);
+    max_entries_ = entries, max_bytes_ = bytes;
+    trim();
+  }
+
+ private:
+  using Entries = std::list<Entry>;  // most recently used first
+
+  // A few hundred entries: walking them is nothing beside the product that follows.
+  Entries::iterator at(const Key& key) {
+    return std::find_if(entries_.begin(), entries_.end(),
+                        [&](const Entry& e) { return e.key == key; });
+  }
+  void drop_copy(Entry& entry) {
+    if (!entry.copy) return;
+    --stats_.entries;
+    stats_.bytes -= entry.copy->bytes();
+    entry.copy.reset();
+  }
+  Entries::iterator erase(Entries::iterator entry) {
+    drop_copy(*entry);
+    return entries_.erase(entry);
+  }
+  void forget_dead() {
+    for (auto entry = entries_.begin(); entry != entries_.end();)
+      entry = entry->source.expired() ? erase(entry) : std::next(entry);
+  }
+  void trim() {
+    while (!entries_.empty() &&
+           (static_cast<int64_t>(entries_.size()) > max_entries_ || stats_.bytes > max_bytes_))
+      erase(std::prev(entries_.end()));
+  }
+
+  std::mutex mutex_;
+  Entries entries_;
+  PackCacheStats stats_{};
+  int64_t max_entries_ = 512, max_bytes_ = int64_t{1} << 30;
+};
+
+Cache& cache() {
+  static Cache cache;
+  return cache;
+}
+
+}  // namespace
+
+std::shared_ptr<const Storage> packed_copy(const Tensor& weight, std::string_view layout,
+                                           const kernels::GemmKernel& kernel, int64_t bytes,
+                                           FunctionRef<void(void*)> pack, const Dims& parameters) {
+  const Key key{weight.storage()->id(), weight.offset(), weight.shape(), weight.strides(),
+                weight.dtype(),         &kernel,         layout,         parameters};
+  const uint64_t version = weight.version();
+  bool keep = false;
+  if (auto kept = cache().find(key, version, weight.storage(), keep)) return kept;
+  auto copy = std::make_shared<Storage>(bytes);
+  pack(copy->data());
+  if (keep) cache().put(key, version, copy);
+  return copy;
+}
+
+PackCacheStats pack_cache_stats() { return cache().stats(); }
+void clear_pack_cache() { cache().clear(); }
+void set_pack_cache_limits(int64_t entries, int64_t bytes) { cache().set_limits(entries, bytes); }
+
+}  // namespace quern

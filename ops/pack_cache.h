@@ -1,0 +1,34 @@
+// Packed copies of weights, kept between calls: a bounded cache shared by all ops, least recently
+// used out first. A copy is kept from the second time that it is asked for, so that training, where
+// every step changes the weights, keeps none and inference packs each weight twice and then no
+// more.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string_view>
+
+#include "quern/ops/kernels/gemm/gemm_kernel.h"
+#include "quern/tensor/parallel.h"
+#include "quern/tensor/tensor.h"
+
+namespace quern {
+
+/// The packed copy of `weight`: the kept one, or `bytes` bytes filled by pack(memory). It is told
+/// by the weight's storage, version, offset, shape, strides and dtype, by the kernel, by `layout`
+/// (a literal such as "conv2d_dgrad") and by `parameters`, whatever else the layout depends on. Any
+/// thread may call.
+std::shared_ptr<const Storage> packed_copy(const Tensor& weight, std::string_view layout,
+                                           const kernels::GemmKernel& kernel, int64_t bytes,
+                                           FunctionRef<void(void*)> pack,
+                                           const Dims& parameters = {});
+
+struct PackCacheStats {
+  int64_t entries, bytes;  ///< copies kept now
+  int64_t hits, misses;    ///< since the start or the last clear
+};
+PackCacheStats pack_cache_stats();
+void clear_pack_cache();
+/// Bounds of what is kept; 512 copies and 1 GiB at first.
+void set_pack_cache_limits(int64_t entries, int64_t bytes);
+
+}  // namespace quern
