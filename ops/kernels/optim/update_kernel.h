@@ -1,0 +1,45 @@
+// The contract of an optimizer's update: one pass over n elements of a parameter, its gradient and
+// its state, with the constants of this step. Parameters are f32, f64 or bf16; the gradient and the
+// state have the dtype that the update computes in, which is f32, or f64 for f64 parameters. Files
+// compiled with ISA flags include this.
+#pragma once
+#include <cstdint>
+
+#include "quern/tensor/types.h"
+
+namespace quern::kernels {
+
+struct UpdateSpan {
+  void* param;       // [n], read and written
+  const void* grad;  // [n]
+  void* state[2];    // [n] each, read and written; null where the rule keeps none
+  int64_t n;
+};
+
+/// SGD (formula in optim/sgd.h); state: momentum buffer.
+struct SgdStep {
+  double lr, momentum, dampening, weight_decay;
+  bool nesterov;
+  bool first;  // the buffer is written without being read (it may hold NaN)
+};
+
+/// AdamW (formula in optim/adamw.h); state: exp_avg, exp_avg_sq.
+struct AdamWStep {
+  double decay;         // 1 - lr·weight_decay
+  double beta1, beta2;  //
+  double step_size;     // lr / (1 - beta1^t)
+  double scale;         // 1 / sqrt(1 - beta2^t)
+  double eps;
+};
+
+template <class Step>
+struct UpdateKernel {
+  const char* name;  // <rule>_<param dtype>_<isa>; the naive one ends in _reference
+  Isa isa;
+  DType param;
+  void (*run)(const Step&, const UpdateSpan&);
+};
+using SgdKernel = UpdateKernel<SgdStep>;
+using AdamWKernel = UpdateKernel<AdamWStep>;
+
+}  // namespace quern::kernels

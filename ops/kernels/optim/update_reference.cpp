@@ -1,0 +1,70 @@
+// The updates as their formulas read: the oracle, and what runs for f64 and bf16 parameters.
+#include <cmath>
+
+#include "quern/ops/kernels/optim/update_records.h"
+#include "quern/tensor/bfloat16.h"
+
+namespace quern::kernels {
+namespace {
+
+/// P: the parameter's type. S: the gradient's and the state's, in which it computes.
+template <class P, class S>
+void sgd(const SgdStep& step, const UpdateSpan& span) {
+  const S lr = static_cast<S>(step.lr);
+  const S weight_decay = static_cast<S>(step.weight_decay);
+  const S momentum = static_cast<S>(step.momentum);
+  const S keep = static_cast<S>(1 - step.dampening);
+  P* param = static_cast<P*>(span.param);
+  const S* grad = static_cast<const S*>(span.grad);
+  S* buffer = static_cast<S*>(span.state[0]);
+
+  for (int64_t i = 0; i < span.n; ++i) {
+    const S p = param[i];
+    S g = grad[i];
+    if (weight_decay != 0) g += weight_decay * p;
+    if (momentum != 0) {
+      buffer[i] = step.first ? g : momentum * buffer[i] + keep * g;
+      g = step.nesterov ? g + momentum * buffer[i] : buffer[i];
+    }
+    param[i] = static_cast<P>(p - lr * g);
+  }
+}
+
+template <class P, class S>
+void adamw(const AdamWStep& step, const UpdateSpan& span) {
+  const S decay = static_cast<S>(step.decay);
+  const S beta2 = static_cast<S>(step.beta2);
+  const S take1 = static_cast<S>(1 - step.beta1), take2 = static_cast<S>(1 - step.beta2);
+  const S step_size = static_cast<S>(step.step_size);
+  const S scale = static_cast<S>(step.scale), eps = static_cast<S>(step.eps);
+  P* param = static_cast<P*>(span.param);
+  const S* grad = static_cast<const S*>(span.grad);
+  S* m = static_cast<S*>(span.state[0]);
+  S* v = static_cast<S*>(span.state[1]);
+
+  for (int64_t i = 0; i < span.n; ++i) {
+    const S g = grad[i];
+    m[i] += take1 * (g - m[i]);
+    v[i] = beta2 * v[i] + take2 * g * g;
+    param[i] =
+        static_cast<P>(decay * param[i] - step_size * m[i] / (std::sqrt(v[i]) * scale + eps));
+  }
+}
+
+}  // namespace
+
+constinit const SgdKernel sgd_f32_reference{"sgd_f32_reference", Isa::portable, DType::f32,
+                                            sgd<float, float>};
+constinit const SgdKernel sgd_bf16_reference{"sgd_bf16_reference", Isa::portable, DType::bf16,
+                                             sgd<bfloat16, float>};
+constinit const SgdKernel sgd_f64_reference{"sgd_f64_reference", Isa::portable, DType::f64,
+                                            sgd<double, double>};
+
+constinit const AdamWKernel adamw_f32_reference{"adamw_f32_reference", Isa::portable, DType::f32,
+                                                adamw<float, float>};
+constinit const AdamWKernel adamw_bf16_reference{"adamw_bf16_reference", Isa::portable, DType::bf16,
+                                                 adamw<bfloat16, float>};
+constinit const AdamWKernel adamw_f64_reference{"adamw_f64_reference", Isa::portable, DType::f64,
+                                                adamw<double, double>};
+
+}  // namespace quern::kernels
