@@ -4,7 +4,7 @@
 
 function(quern_strict target)
   target_compile_options(${target} PRIVATE -Wall -Wextra -Wconversion -Wno-sign-conversion
-    $<$<BOOL:${QUERN_WERROR}>:-Werror> -fno-math-errno -fno-trapping-math)
+    -fno-math-errno -fno-trapping-math)
   if(QUERN_SANITIZE)
     target_compile_options(${target} PRIVATE -fsanitize=${QUERN_SANITIZE} -fno-sanitize-recover=all
       -fno-omit-frame-pointer)

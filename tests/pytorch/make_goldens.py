@@ -1,0 +1,186 @@
+"""Makes the files of tests/goldens with PyTorch 2.13: python tests/pytorch/make_goldens.py
+
+ops.safetensors       for each case: NAME.in0.., NAME.out, NAME.dout, and NAME.grad0.. for the inputs that have
+                      a gradient. Inputs are f32, results those of PyTorch in f64, rounded to f32.
+resnet50.safetensors  ResNet-50 on a small batch: everything made from Philox numbers that the test can make
+                      again; logits and losses whole, and of each other tensor its norm and 16 projections
+                      on vectors of random signs, from which the norm of a difference is estimated.
+"""
+
+import pathlib
+import struct
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from resnet import ResNet, save_safetensors
+
+GOLDENS = pathlib.Path(__file__).resolve().parent.parent / "goldens"
+
+
+def philox(n, seed, stream):
+    """The first n words of quern's random stream: word i%4 of philox4x32-10({i/4, stream}, seed)."""
+    blocks = np.arange((n + 3) // 4, dtype=np.uint64)
+    low, high = np.uint64(0xFFFFFFFF), np.uint64(32)
+    c = [blocks & low, blocks >> high] + [np.full_like(blocks, w) for w in (stream & 0xFFFFFFFF, stream >> 32)]
+    k = [np.uint64(seed & 0xFFFFFFFF), np.uint64(seed >> 32)]
+    for _ in range(10):
+        p0, p1 = c[0] * np.uint64(0xD2511F53), c[2] * np.uint64(0xCD9E8D57)
+        c = [(p1 >> high) ^ c[1] ^ k[0], p1 & low, (p0 >> high) ^ c[3] ^ k[1], p0 & low]
+        k = [(k[0] + np.uint64(0x9E3779B9)) & low, (k[1] + np.uint64(0xBB67AE85)) & low]
+    return np.stack(c, 1).reshape(-1)[:n].astype(np.uint32)
+
+
+def uniform(shape, seed, stream, low, high):
+    """quern's fill_uniform, scaled: low + (high - low) * u in f32."""
+    u = (philox(int(np.prod(shape)), seed, stream) >> np.uint32(8)).astype(np.float32) * np.float32(2**-24)
+    return torch.from_numpy((np.float32(low) + np.float32(high - low) * u).reshape(shape))
+
+
+def op_cases():
+    g = torch.Generator().manual_seed(1)
+    r = lambda *shape: torch.randn(*shape, generator=g)
+    positive = lambda *shape: torch.rand(*shape, generator=g) + 0.1
+    i = lambda high, *shape: torch.randint(0, high, shape, generator=g)
+    ignoring = torch.tensor([3, -100, 0, 6, 2])
+    yield "add", [r(3, 1, 4), r(2, 1)], torch.add
+    yield "sub", [r(3, 4), r(4)], torch.sub
+    yield "mul", [r(2, 3, 4), r(3, 1)], torch.mul
+    yield "div", [r(3, 4), positive(4)], torch.div
+    yield "maximum", [r(5, 4), r(5, 4)], torch.maximum
+    yield "pow", [positive(3, 5)], lambda x: x.pow(2.5)
+    for name in ("neg", "exp", "abs", "relu", "sigmoid", "tanh"):
+        yield name, [r(4, 9)], getattr(torch, name)
+    for name in ("log", "sqrt"):
+        yield name, [positive(4, 9)], getattr(torch, name)
+    yield "clamp", [r(4, 9)], lambda x: x.clamp(-0.5, 0.7)
+    yield "gelu", [r(4, 9)], F.gelu
+    yield "silu", [r(4, 9)], F.silu
+    yield "sum", [r(2, 3, 5)], lambda x: x.sum((0, 2))
+    yield "mean", [r(2, 3, 5)], lambda x: x.mean(1, keepdim=True)
+    yield "max", [r(3, 7)], lambda x: x.max(1).values
+    yield "topk", [r(3, 7)], lambda x: x.topk(3, 1).values
+    yield "softmax", [r(3, 7)], lambda x: x.softmax(1)
+    yield "log_softmax", [r(3, 7, 2)], lambda x: x.log_softmax(1)
+    yield "cross_entropy", [r(5, 7), i(7, 5)], F.cross_entropy
+    yield "cross_entropy_smooth", [r(5, 7), ignoring], lambda x, t: F.cross_entropy(x, t, label_smoothing=0.1)
+    yield "nll_loss", [r(5, 7), ignoring], F.nll_loss
+    yield "mse_loss", [r(5, 7), r(5, 7)], F.mse_loss
+    yield "matmul", [r(5, 7), r(7, 6)], torch.matmul
+    yield "matmul_batched", [r(2, 1, 5, 7), r(3, 7, 6)], torch.matmul
+    yield "linear", [r(2, 3, 7), r(5, 7), r(5)], F.linear
+    yield "conv2d", [r(2, 3, 7, 8), r(5, 3, 3, 3), r(5)], lambda x, w, b: F.conv2d(x, w, b, padding=1)
+    yield "conv2d_1x1", [r(2, 6, 5, 5), r(7, 6, 1, 1)], F.conv2d
+    yield "conv2d_stem", [r(1, 3, 17, 19), r(4, 3, 7, 7)], lambda x, w: F.conv2d(x, w, stride=2, padding=3)
+    yield "conv2d_stride", [r(2, 4, 9, 8), r(6, 4, 3, 3)], lambda x, w: F.conv2d(x, w, stride=(2, 3), padding=(1, 2))
+    yield "conv2d_dilated", [r(1, 4, 9, 9), r(6, 4, 3, 2)], lambda x, w: F.conv2d(x, w, dilation=(2, 3), padding=2)
+    yield "conv2d_groups", [r(2, 6, 6, 5), r(4, 3, 3, 3)], lambda x, w: F.conv2d(x, w, groups=2, padding=1)
+    yield "conv2d_depthwise", [r(2, 5, 6, 5), r(5, 1, 3, 3)], lambda x, w: F.conv2d(x, w, groups=5)
+    yield "batch_norm", [r(4, 5, 3, 2), r(5), r(5)], lambda x, w, b: F.batch_norm(x, None, None, w, b, True)
+    yield "batch_norm_eval", [r(4, 5, 3, 2), r(5), r(5)], lambda x, w, b: F.batch_norm(
+        x, torch.linspace(-1, 1, 5, dtype=x.dtype), torch.linspace(0.5, 2.5, 5, dtype=x.dtype), w, b)
+    yield "layer_norm", [r(3, 4, 6), r(4, 6), r(4, 6)], lambda x, w, b: F.layer_norm(x, (4, 6), w, b)
+    yield "max_pool2d", [r(2, 3, 9, 8)], lambda x: F.max_pool2d(x, 3, 2, 1)
+    yield "max_pool2d_ceil", [r(2, 3, 8, 9)], lambda x: F.max_pool2d(x, 3, 2, 1, 2, ceil_mode=True)
+    yield "avg_pool2d", [r(2, 3, 9, 8)], lambda x: F.avg_pool2d(x, 3, 2, 1, ceil_mode=True)
+    yield "avg_pool2d_exclude", [r(2, 3, 9, 8)], lambda x: F.avg_pool2d(x, (3, 2), (2, 1), 1, count_include_pad=False)
+    yield "adaptive_avg_pool2d", [r(2, 3, 7, 8)], lambda x: F.adaptive_avg_pool2d(x, (3, 5))
+    yield "cat", [r(2, 3), r(2, 1), r(2, 4)], lambda *xs: torch.cat(xs, 1)
+    yield "stack", [r(2, 3), r(2, 3)], lambda *xs: torch.stack(xs, 1)
+    yield "pad", [r(2, 3, 4)], lambda x: F.pad(x, (1, 2, 0, 3), value=0.5)
+    yield "permute", [r(2, 3, 4)], lambda x: x.permute(2, 0, 1)
+    yield "slice", [r(6, 7)], lambda x: x[:, 1:6:2]
+    yield "embedding", [i(6, 2, 3), r(6, 4)], F.embedding
+
+
+def make_ops():
+    tensors, g = {}, torch.Generator().manual_seed(2)
+    for name, inputs, f in op_cases():
+        exact = [x.double().requires_grad_() if x.is_floating_point() else x for x in inputs]
+        out = f(*exact)
+        dout = torch.randn(out.shape, generator=g)
+        out.backward(dout.double())
+        tensors |= {f"{name}.in{i}": x for i, x in enumerate(inputs)}
+        tensors |= {f"{name}.out": out.detach().float(), f"{name}.dout": dout}
+        tensors |= {f"{name}.grad{i}": x.grad.float() for i, x in enumerate(exact) if x.requires_grad}
+    save_safetensors(GOLDENS / "ops.safetensors", tensors)
+
+
+# ResNet-50: the recipe that tests/nn/resnet_golden_test.cpp repeats. INPUT is the stream, out of 300 tried, for
+# which no ReLU sees a value within 3.9e-6 of zero: an f32 rounding error then flips no mask. A flip is a
+# legitimate difference, but one among the 2048 values of a late layer moves all gradients by a percent.
+BATCH, IMAGE, INPUT, STEPS, SEED, LR, MOMENTUM, DECAY = 4, 33, 1204, 3, 2026, 0.001, 0.9, 1e-4
+DIGESTS = 16
+
+
+def recipe_weight(name, shape, stream):
+    if len(shape) == 4:  # convolution: variance 2 / fan_in
+        bound = (6.0 / (shape[1] * shape[2] * shape[3])) ** 0.5
+        return uniform(shape, SEED, stream, -bound, bound)
+    if len(shape) == 2:
+        return uniform(shape, SEED, stream, -0.02, 0.02)
+    if name.endswith("bias"):
+        return uniform(shape, SEED, stream, -0.2, 0.2)
+    # A batch norm's weight. Small at the end of a residual branch, as in a trained network: with 1 there, a
+    # rounding error of f32 grows to percents of a gradient on its way through 16 blocks.
+    return uniform(shape, SEED, stream, 0.1, 0.3) if "bn3" in name else uniform(shape, SEED, stream, 0.5, 1.5)
+
+
+def digest(t, stream):
+    """Norm and projections: bit k of word i of a Philox stream is the sign of element i in projection k."""
+    values = t.detach().double().reshape(-1).numpy()
+    words = philox(len(values), SEED + 1, stream)
+    signs = [1.0 - 2.0 * ((words >> np.uint32(k)) & np.uint32(1)) for k in range(DIGESTS)]
+    return [np.linalg.norm(values)] + [float(np.dot(s, values)) for s in signs]
+
+
+def digests(named):
+    return torch.tensor([digest(t, i) for i, (_, t) in enumerate(named)], dtype=torch.float64)
+
+
+def train_resnet(dtype, autocast):
+    model = ResNet()
+    for i, (name, p) in enumerate(model.named_parameters()):
+        p.data = recipe_weight(name, tuple(p.shape), i)
+    model = model.to(dtype).train()
+    x = uniform((BATCH, 3, IMAGE, IMAGE), SEED, INPUT, -(3**0.5), 3**0.5).to(dtype)
+    target = torch.arange(BATCH) * 37 % 1000
+    optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=MOMENTUM, weight_decay=DECAY)
+    result = {"loss": []}
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+            logits = model(x)
+            loss = F.cross_entropy(logits, target)
+        loss.backward()
+        if step == 0:
+            result["logits"] = logits.detach().double()
+            result["grads"] = digests([(n, p.grad) for n, p in model.named_parameters()])
+        result["loss"].append(loss.item())
+        optimizer.step()
+    result["loss"] = torch.tensor(result["loss"], dtype=torch.float64)
+    result["weights"] = digests(model.named_parameters())
+    result["buffers"] = digests([(n, b) for n, b in model.named_buffers() if "num_batches" not in n])
+    return result
+
+
+def relative(a, b):
+    return torch.linalg.vector_norm(a - b, dim=-1) / torch.linalg.vector_norm(b, dim=-1)
+
+
+def make_resnet():
+    exact = train_resnet(torch.float64, False)
+    for name, dtype, autocast in (("f32", torch.float32, False), ("autocast bf16", torch.float32, True)):
+        peer = train_resnet(dtype, autocast)
+        for key in exact:
+            a, b = (peer[key], exact[key]) if key in ("loss", "logits") else (peer[key][:, 1:], exact[key][:, 1:])
+            r = relative(a, b)
+            print(f"PyTorch {name} - f64, {key}: relative difference worst {r.max():.2e}, median {r.median():.2e}")
+    save_safetensors(GOLDENS / "resnet50.safetensors", exact)
+
+
+if __name__ == "__main__":
+    GOLDENS.mkdir(exist_ok=True)
+    make_ops()
+    make_resnet()
