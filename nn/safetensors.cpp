@@ -1,0 +1,212 @@
+#include "quern/nn/safetensors.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <cstdio>
+#include <filesystem>
+#include <system_error>
+
+#include "quern/nn/safetensors_header.h"
+#include "quern/tensor/raw.h"
+
+namespace quern {
+namespace {
+
+using safetensors::Header;
+using safetensors::HeaderEntry;
+using safetensors::kMaxHeaderBytes;
+
+static_assert(std::endian::native == std::endian::little, "the format is little-endian");
+
+std::string system_error() { return std::generic_category().message(errno); }
+
+/// An open file, closed at the end of its scope.
+class File {
+ public:
+  File(const std::string& path, int flags) : fd_(::open(path.c_str(), flags | O_CLOEXEC, 0666)) {}
+  ~File() {
+    if (is_open()) ::close(fd_);
+  }
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+
+  bool is_open() const { return fd_ >= 0; }
+  struct stat status() const {
+    struct stat status {};
+    ::fstat(fd_, &status);
+    return status;
+  }
+  /// False if the file ends (errno 0) or fails before `bytes` are read.
+  bool read(void* data, int64_t bytes) const {
+    return transfer(::read, static_cast<char*>(data), bytes);
+  }
+  bool write(const void* data, int64_t bytes) const {
+    return transfer(::write, static_cast<const char*>(data), bytes);
+  }
+  bool sync() const { return ::fsync(fd_) == 0; }
+
+ private:
+  template <class Call, class Byte>
+  bool transfer(Call call, Byte* data, int64_t bytes) const {
+    while (bytes > 0) {
+      errno = 0;
+      ssize_t done = call(fd_, data, static_cast<size_t>(bytes));
+      if (done < 0 && errno == EINTR) continue;
+      if (done <= 0) return false;
+      data += done, bytes -= done;
+    }
+    return true;
+  }
+
+  int fd_;
+};
+
+// ---- reading ----
+
+float half_to_float(uint16_t half) {
+  // Half's exponent and mantissa, moved to float's places, are the value times 2^(15-127).
+  uint32_t sign = (half & 0x8000u) << 16, magnitude = half & 0x7fffu;
+  if (magnitude >= 0x7c00u)  // infinity or NaN: float's exponent is all ones too
+    return std::bit_cast<float>(sign | 0x7f800000u | (magnitude & 0x3ffu) << 13);
+  float value = std::bit_cast<float>(magnitude << 13) * 0x1p112f;
+  return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(value));
+}
+
+class Reader {
+ public:
+  explicit Reader(const std::string& path)
+      : path_(path),
+        file_(path, O_RDONLY | O_NONBLOCK) {  // or a named pipe would wait for a writer
+    check(file_.is_open(), op, "{}: expected a readable file, got: {}", path, system_error());
+    struct stat status = file_.status();
+    check(S_ISREG(status.st_mode), op, "{}: expected a regular file, got another kind", path);
+    int64_t file_bytes = status.st_size;
+    check(file_bytes >= 8, op, "{}: expected 8 bytes of header length, got a file of {}", path,
+          file_bytes);
+    uint64_t header_bytes = 0;
+    read(&header_bytes, sizeof header_bytes);
+    check(header_bytes <= kMaxHeaderBytes, op, "{}: expected a header of at most {} bytes, got {}",
+          path, kMaxHeaderBytes, header_bytes);
+    auto length = static_cast<int64_t>(header_bytes);
+    check(length <= file_bytes - 8, op, "{}: expected a header of {} bytes, got a file of {}", path,
+          length, file_bytes);
+    std::string text(header_bytes, '\0');
+    read(text.data(), length);
+    header = safetensors::parse_header(path, text, file_bytes - 8 - length);
+  }
+
+  /// The tensor of an entry; entries are asked for in the order of the data.
+  Tensor read_tensor(const HeaderEntry& entry) const {
+    const auto& format = *safetensors::find_format(entry.dtype);
+    Tensor tensor = empty(entry.shape, format.dtype);
+    if (format.bytes != itemsize(format.dtype)) {
+      read_halves(tensor.data<float>(), tensor.numel());
+      return tensor;
+    }
+    read(tensor.raw(), tensor.nbytes());
+    if (format.dtype == DType::boolean) {
+      auto* bytes = static_cast<const uint8_t*>(tensor.raw());
+      check(std::all_of(bytes, bytes + tensor.numel(), [](uint8_t byte) { return byte <= 1; }), op,
+            "{}: {}: expected BOOL bytes of 0 and 1", path_, entry.name);
+    }
+    return tensor;
+  }
+
+  Header header;
+
+ private:
+  static constexpr std::string_view op = "load_safetensors";
+
+  void read(void* data, int64_t bytes) const {
+    check(file_.read(data, bytes), op, "{}: expected {} more bytes, got: {}", path_, bytes,
+          errno == 0 ? "the end of the file" : system_error());
+  }
+
+  void read_halves(float* out, int64_t n) const {
+    uint16_t halves[4096];
+    while (n > 0) {
+      int64_t count = std::min(n, static_cast<int64_t>(std::size(halves)));
+      read(halves, count * 2);
+      out = std::transform(halves, halves + count, out, half_to_float);
+      n -= count;
+    }
+  }
+
+  const std::string& path_;
+  File file_;
+};
+
+// ---- writing ----
+
+/// A new file beside `path`, removed at the end of its scope unless it was renamed to it.
+class Replacement {
+ public:
+  explicit Replacement(const std::string& path)
+      : path_(path),
+        temporary_(fmt::format("{}.{}.tmp", path, ::getpid())),
+        file_(temporary_, O_WRONLY | O_CREAT | O_EXCL) {
+    require(file_.is_open());
+  }
+  ~Replacement() {
+    if (file_.is_open() && !done_) ::unlink(temporary_.c_str());
+  }
+
+  void write(const void* data, int64_t bytes) { require(file_.write(data, bytes)); }
+  void commit() {
+    require(file_.sync() && std::rename(temporary_.c_str(), path_.c_str()) == 0);
+    done_ = true;
+    // The file is in place; syncing its folder only makes the new name outlast a power cut.
+    File folder(std::filesystem::absolute(path_).parent_path().string(), O_RDONLY | O_DIRECTORY);
+    if (folder.is_open()) folder.sync();
+  }
+
+ private:
+  void require(bool ok) const {
+    check(ok, "save_safetensors", "{}: expected a writable file, got: {}", path_, system_error());
+  }
+
+  const std::string& path_;
+  std::string temporary_;
+  File file_;
+  bool done_ = false;
+};
+
+}  // namespace
+
+TensorDict load_safetensors(const std::string& path) {
+  Reader reader(path);
+  Tensors tensors(reader.header.entries.size());
+  for (size_t i : reader.header.by_offset)
+    tensors[i] = reader.read_tensor(reader.header.entries[i]);
+  TensorDict dict;
+  for (size_t i = 0; i < tensors.size(); ++i)
+    dict.insert(reader.header.entries[i].name, tensors[i]);
+  return dict;
+}
+
+Metadata load_safetensors_metadata(const std::string& path) { return Reader(path).header.metadata; }
+
+void save_safetensors(const std::string& path, const TensorDict& tensors,
+                      const Metadata& metadata) {
+  std::string header = safetensors::format_header(path, tensors, metadata);
+  struct stat status {};
+  check(::stat(path.c_str(), &status) != 0 || S_ISREG(status.st_mode), "save_safetensors",
+        "{}: expected a regular file, got another kind", path);
+
+  Replacement file(path);
+  uint64_t header_bytes = header.size();
+  file.write(&header_bytes, sizeof header_bytes);
+  file.write(header.data(), static_cast<int64_t>(header.size()));
+  for (const auto& [name, tensor] : tensors) {
+    Tensor dense = raw::contiguous(tensor);
+    file.write(dense.raw(), dense.nbytes());
+  }
+  file.commit();
+}
+
+}  // namespace quern

@@ -1,0 +1,34 @@
+// The safetensors file format: a length, a JSON header and the elements, all little-endian.
+//
+//   u64 header_bytes | {"name": {"dtype": "F32", "shape": [2,3], "data_offsets": [0,24]}, ...} |
+//   data
+//
+// Offsets count from the end of the header, and the tensors cover the data without gap or overlap.
+// The header may end in spaces and may hold "__metadata__", a map of strings. Format:
+// github.com/huggingface/ safetensors.
+#pragma once
+#include <map>
+#include <string>
+
+#include "quern/nn/tensor_dict.h"
+
+namespace quern {
+
+using Metadata = std::map<std::string, std::string>;
+
+/// Reads F32, F64, BF16, I64, I32, U8, BOOL, and F16 as f32, in the header's order. A file is not
+/// trusted: all it says is checked against its size before anything is allocated for it. Errors
+/// name the file and the tensor: unreadable, not a file, cut short; a header over 100 MB or not
+/// JSON of that form; a repeated name; an unknown dtype; more than 8 dimensions; sizes and offsets
+/// that do not agree.
+TensorDict load_safetensors(const std::string& path);
+Metadata load_safetensors_metadata(const std::string& path);
+
+/// Writes f32, f64, bf16, i64, i32, u8 and bool, in the dictionary's order and each tensor in
+/// logical order whatever its strides. The file appears whole or not at all: it is written beside
+/// `path`, synced and renamed. Errors, after which an older file is as it was: not writable, not a
+/// regular file, a full disk; a name or metadata that is not UTF-8; the name "__metadata__".
+void save_safetensors(const std::string& path, const TensorDict& tensors,
+                      const Metadata& metadata = {});
+
+}  // namespace quern
