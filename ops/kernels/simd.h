@@ -1,0 +1,110 @@
+// Vectors over arrays of bf16, f32 and f64, once an instruction set: xsimd, and what it lacks for
+// bf16. bf16 is widened to f32 on load and rounded to nearest even (a NaN stays one) on store.
+// Included by files with ISA flags, so all of it has internal linkage.
+#pragma once
+#include <cstdint>
+#include <type_traits>
+#include <xsimd/xsimd.hpp>
+
+#include "quern/tensor/bfloat16.h"
+
+namespace quern::kernels {
+namespace {
+
+/// The type that elements of type T are computed in: f32 for bf16.
+template <class T>
+using Wide = std::conditional_t<std::is_same_v<T, bfloat16>, float, T>;
+
+/// A vector of Arch of T's elements, widened.
+template <class T, class Arch>
+using Vec = xsimd::batch<Wide<T>, Arch>;
+
+template <class T, class Arch>
+inline constexpr int64_t kLanes = static_cast<int64_t>(Vec<T, Arch>::size);
+
+/// The compiler's vector of `lanes` elements, which is what xsimd's registers are made of.
+template <class E, int64_t lanes>
+struct Native {
+  typedef E type __attribute__((vector_size(sizeof(E) * lanes)));
+};
+template <class Arch>
+using Halves = typename Native<uint16_t, kLanes<float, Arch>>::type;
+template <class Arch>
+using Words = typename Native<int32_t, kLanes<float, Arch>>::type;
+
+// The compiler expands these conversions for any ISA, but GCC 12 in more steps than x86 needs.
+// (maskz: its unmasked intrinsics warn of their own undefined vectors.)
+template <class Arch>
+Words<Arch> widen(Halves<Arch> v) {
+#ifdef __AVX512F__
+  if constexpr (kLanes<float, Arch> == 16)
+    return (Words<Arch>)_mm512_maskz_cvtepu16_epi32(0xffff, (__m256i)v);
+#endif
+#ifdef __AVX2__
+  if constexpr (kLanes<float, Arch> == 8) return (Words<Arch>)_mm256_cvtepu16_epi32((__m128i)v);
+#endif
+  return __builtin_convertvector(v, Words<Arch>);
+}
+template <class Arch>
+Halves<Arch> narrow(Words<Arch> v) {
+#ifdef __AVX512F__
+  if constexpr (kLanes<float, Arch> == 16)
+    return (Halves<Arch>)_mm512_maskz_cvtepi32_epi16(0xffff, (__m512i)v);
+#endif
+  return __builtin_convertvector(v, Halves<Arch>);
+}
+
+template <class Arch>
+Vec<double, Arch> load(const double* p) {
+  return Vec<double, Arch>::load_unaligned(p);
+}
+template <class Arch>
+Vec<float, Arch> load(const float* p) {
+  return Vec<float, Arch>::load_unaligned(p);
+}
+template <class Arch>
+Vec<bfloat16, Arch> load(const bfloat16* p) {
+  Halves<Arch> half;
+  __builtin_memcpy(&half, p, sizeof(half));
+  return (typename Vec<float, Arch>::register_type)(widen<Arch>(half) << 16);
+}
+
+template <class Arch>
+void store(double* p, Vec<double, Arch> v) {
+  v.store_unaligned(p);
+}
+template <class Arch>
+void store(float* p, Vec<float, Arch> v) {
+  v.store_unaligned(p);
+}
+template <class Arch>
+void store(bfloat16* p, Vec<bfloat16, Arch> v) {
+  using Bits = typename Native<uint32_t, kLanes<float, Arch>>::type;
+  const Bits bits = (Bits)v.data, high = bits >> 16;
+  const Bits rounded = (bits + 0x7fff + (high & 1)) >> 16, quiet = high | 0x40;
+  const Bits nan = (Bits)((Words<Arch>)(bits & 0x7fffffff) > 0x7f800000);
+  const Halves<Arch> half = narrow<Arch>((Words<Arch>)((nan & quiet) | (~nan & rounded)));
+  __builtin_memcpy(static_cast<void*>(p), &half, sizeof(half));
+}
+
+/// The first n lanes from p, `fill` in the others; reads nothing beyond p[n-1].
+template <class Arch, class T>
+Vec<T, Arch> load_n(const T* p, int64_t n, Vec<T, Arch> fill = Vec<T, Arch>(0)) {
+  alignas(64) T padded[kLanes<T, Arch>];
+  store<Arch>(padded, fill);
+  for (int64_t i = 0; i < n; ++i)
+    __builtin_memcpy(static_cast<void*>(padded + i), p + i, sizeof(T));
+  return load<Arch>(static_cast<const T*>(padded));
+}
+
+/// The first n lanes to p; writes nothing beyond p[n-1].
+template <class Arch, class T>
+void store_n(T* p, Vec<T, Arch> v, int64_t n) {
+  alignas(64) T padded[kLanes<T, Arch>];
+  store<Arch>(padded, v);
+  for (int64_t i = 0; i < n; ++i)
+    __builtin_memcpy(static_cast<void*>(p + i), padded + i, sizeof(T));
+}
+
+}  // namespace
+}  // namespace quern::kernels
