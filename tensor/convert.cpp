@@ -1,0 +1,105 @@
+#include "quern/tensor/convert.h"
+
+#include <cstring>
+#include <limits>
+
+#include "quern/tensor/dtype.h"
+
+namespace quern::detail {
+namespace {
+
+// The two conversions that training makes all the time: loops that compilers turn into vector code.
+
+void narrow(bfloat16* dst, const float* src, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) dst[i] = bfloat16(src[i]);
+}
+
+void widen(float* dst, const bfloat16* src, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) dst[i] = src[i];
+}
+
+// All others go through a buffer of the widest type of their kind, int64_t or double: one loop to
+// load and one to store a type, instead of one a pair of types.
+
+template <class Wide, class T>
+T from_wide(Wide value) {
+  if constexpr (std::is_same_v<T, bool>) {
+    return value != 0;
+  } else if constexpr (std::is_floating_point_v<Wide> && std::is_integral_v<T>) {
+    constexpr auto kLow = static_cast<double>(std::numeric_limits<T>::min());
+    constexpr auto kEnd = 2.0 * static_cast<double>(std::numeric_limits<T>::max() / 2 + 1);
+    if (value >= kEnd) return std::numeric_limits<T>::max();
+    if (value <= kLow) return std::numeric_limits<T>::min();
+    return value == value ? static_cast<T>(value) : T{0};
+  } else if constexpr (std::is_same_v<T, bfloat16>) {
+    return bfloat16(static_cast<float>(value));
+  } else {
+    return static_cast<T>(value);
+  }
+}
+
+template <class Wide>
+void load(Wide* wide, const std::byte* src, DType from, int64_t n) {
+  visit_dtype(from, [&]<class T>(std::type_identity<T>) {
+    if constexpr (std::is_integral_v<T> == std::is_integral_v<Wide>) {
+      const T* values = reinterpret_cast<const T*>(src);
+      for (int64_t i = 0; i < n; ++i) wide[i] = static_cast<Wide>(values[i]);
+    }
+  });
+}
+
+template <class Wide>
+void store(std::byte* dst, DType to, const Wide* wide, int64_t n) {
+  visit_dtype(to, [&]<class T>(std::type_identity<T>) {
+    T* values = reinterpret_cast<T*>(dst);
+    for (int64_t i = 0; i < n; ++i) values[i] = from_wide<Wide, T>(wide[i]);
+  });
+}
+
+template <class Wide>
+void convert_by(std::byte* dst, DType to, const std::byte* src, DType from, int64_t n) {
+  constexpr int64_t kBuffer = 256;
+  Wide wide[kBuffer];
+  for (int64_t i = 0; i < n; i += kBuffer) {
+    const int64_t count = std::min(kBuffer, n - i);
+    load(wide, src + i * itemsize(from), from, count);
+    store(dst + i * itemsize(to), to, wide, count);
+  }
+}
+
+}  // namespace
+
+void convert_run(std::byte* dst, DType to, const std::byte* src, DType from, int64_t n) {
+  if (to == from) {
+    std::memcpy(dst, src, static_cast<size_t>(n * itemsize(to)));
+  } else if (to == DType::bf16 && from == DType::f32) {
+    narrow(reinterpret_cast<bfloat16*>(dst), reinterpret_cast<const float*>(src), n);
+  } else if (to == DType::f32 && from == DType::bf16) {
+    widen(reinterpret_cast<float*>(dst), reinterpret_cast<const bfloat16*>(src), n);
+  } else if (is_floating(from)) {
+    convert_by<double>(dst, to, src, from, n);
+  } else {
+    convert_by<int64_t>(dst, to, src, from, n);
+  }
+}
+
+void copy_run(std::byte* dst, int64_t dst_stride, const std::byte* src, int64_t src_stride,
+              int64_t n, int64_t itemsize) {
+  visit_itemsize(itemsize, [&]<class T>(T) {
+    T* to = reinterpret_cast<T*>(dst);
+    const T* from = reinterpret_cast<const T*>(src);
+    for (int64_t i = 0; i < n; ++i) to[i * dst_stride] = from[i * src_stride];
+  });
+}
+
+void transpose_tile(std::byte* dst, int64_t dst_stride, const std::byte* src, int64_t src_stride,
+                    int64_t rows, int64_t columns, int64_t itemsize) {
+  visit_itemsize(itemsize, [&]<class T>(T) {
+    T* to = reinterpret_cast<T*>(dst);
+    const T* from = reinterpret_cast<const T*>(src);
+    for (int64_t c = 0; c < columns; ++c)
+      for (int64_t r = 0; r < rows; ++r) to[c * dst_stride + r] = from[r * src_stride + c];
+  });
+}
+
+}  // namespace quern::detail

@@ -1,0 +1,236 @@
+// Copies between any two layouts and dtypes. The dimensions are put in the order of the
+// destination's memory and merged where both sides allow it; what is left decides how elements
+// move:
+//   one dimension, dense on both sides   long runs, converted
+//   source dense along another dimension a transpose, in tiles (NCHW to NHWC and back)
+//   anything else                        runs along the innermost dimension, however short
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "quern/tensor/convert.h"
+#include "quern/tensor/parallel.h"
+#include "quern/tensor/raw.h"
+
+namespace quern::raw {
+namespace {
+
+constexpr int64_t kGrain = 1 << 15;  // elements a cell: work enough to outweigh handing it out
+
+struct Axis {
+  int64_t size, dst, src;  // strides in elements
+};
+
+/// dst[Σ i·axis.dst] = src[Σ i·axis.src] over all axes, outermost first by dst stride.
+struct Loops {
+  std::array<Axis, kMaxDims> axes;
+  int count = 0;
+
+  /// Takes two views of one shape. Never leaves fewer than one axis.
+  Loops(const Shape& shape, const Strides& dst, const Strides& src) {
+    for (int d = 0; d < shape.size(); ++d)
+      if (shape[d] != 1) axes[static_cast<size_t>(count++)] = {shape[d], dst[d], src[d]};
+    std::stable_sort(axes.begin(), axes.begin() + count,
+                     [](const Axis& a, const Axis& b) { return a.dst > b.dst; });
+    int merged = 0;
+    for (int d = 1; d < count; ++d) {
+      Axis& outer = (*this)[merged];
+      const Axis& inner = (*this)[d];
+      if (outer.dst == inner.size * inner.dst && outer.src == inner.size * inner.src) {
+        outer = {outer.size * inner.size, inner.dst, inner.src};
+      } else {
+        (*this)[++merged] = inner;
+      }
+    }
+    if (count == 0) axes[0] = {1, 1, 1};
+    count = merged + 1;
+  }
+
+  Axis& operator[](int i) { return axes[static_cast<size_t>(i)]; }
+  const Axis& operator[](int i) const { return axes[static_cast<size_t>(i)]; }
+  const Axis& inner() const { return (*this)[count - 1]; }
+  int64_t elements() const {
+    int64_t product = 1;
+    for (int i = 0; i < count; ++i) product *= (*this)[i].size;
+    return product;
+  }
+  void erase(int axis) {
+    std::copy(axes.begin() + axis + 1, axes.begin() + count, axes.begin() + axis);
+    --count;
+  }
+  /// Where element `index`, counted over the axes, lies on both sides.
+  struct Place {
+    int64_t dst = 0, src = 0;
+  };
+  Place place(int64_t index) const {
+    Place at;
+    for (int i = count - 1; i >= 0; --i) {
+      const int64_t step = index % (*this)[i].size;
+      at.dst += step * (*this)[i].dst;
+      at.src += step * (*this)[i].src;
+      index /= (*this)[i].size;
+    }
+    return at;
+  }
+};
+
+/// One side of a copy.
+struct Side {
+  std::byte* data;
+  DType dtype;
+
+  explicit Side(const Tensor& t) : data(static_cast<std::byte*>(t.raw())), dtype(t.dtype()) {}
+  std::byte* at(int64_t element) const { return data + element * itemsize(dtype); }
+};
+
+/// Cuts the elements into cells of kGrain, and these into runs(place, n) along the innermost axis.
+template <class F>
+void for_each_run(const Loops& loops, F&& run) {
+  const int64_t inner = loops.inner().size;
+  parallel_chunks(loops.elements(), kGrain, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end;) {
+      const int64_t n = std::min(inner - i % inner, end - i);
+      run(loops.place(i), n);
+      i += n;
+    }
+  });
+}
+
+/// A run with strides: elements are gathered, converted and scattered, each only where needed.
+void convert_strided(const Side& dst, const Side& src, Loops::Place at, const Axis& axis,
+                     int64_t n) {
+  if (dst.dtype == src.dtype && (axis.dst != 1 || axis.src != 1)) {
+    detail::copy_run(dst.at(at.dst), axis.dst, src.at(at.src), axis.src, n, itemsize(dst.dtype));
+    return;
+  }
+  if (axis.dst == 1 && axis.src == 1) {
+    detail::convert_run(dst.at(at.dst), dst.dtype, src.at(at.src), src.dtype, n);
+    return;
+  }
+  constexpr int64_t kBuffer = 256;
+  alignas(64) std::byte gathered[kBuffer * 8], converted[kBuffer * 8];
+  for (int64_t i = 0; i < n; i += kBuffer) {
+    const int64_t count = std::min(kBuffer, n - i);
+    detail::copy_run(gathered, 1, src.at(at.src + i * axis.src), axis.src, count,
+                     itemsize(src.dtype));
+    detail::convert_run(converted, dst.dtype, gathered, src.dtype, count);
+    detail::copy_run(dst.at(at.dst + i * axis.dst), axis.dst, converted, 1, count,
+                     itemsize(dst.dtype));
+  }
+}
+
+/// The axis along which the source is dense, if the copy is a transpose worth tiles; else -1.
+int transposed_axis(const Loops& loops) {
+  constexpr int64_t kWorthIt = 8;
+  if (loops.inner().dst != 1 || loops.inner().src == 1) return -1;
+  for (int i = 0; i < loops.count - 1; ++i)
+    if (loops[i].src == 1 && loops[i].size >= kWorthIt) return i;
+  return -1;
+}
+
+/// Tiles of 32 × 32: a row is read along the source's dense axis and converted into a buffer, a
+/// column of which is written along the destination's. So both sides meet whole cache lines, one
+/// row at a time, even where a stride of 4 KiB puts all rows of a tile into the same set of L1.
+void transpose(const Side& dst, const Side& src, Loops loops, int axis) {
+  constexpr int64_t kTile = 32,
+                    kRow = kTile + 8;  // rows of the buffer don't share an L1 set either
+  const Axis columns = loops[axis], rows = loops.inner();
+  loops.erase(loops.count - 1);
+  loops.erase(axis);
+  const int64_t tiles = (columns.size + kTile - 1) / kTile;
+  const int64_t row_cells = (rows.size + kGrain / kTile - 1) / (kGrain / kTile);
+  const int64_t size = itemsize(dst.dtype);
+  parallel_for(loops.elements() * tiles * row_cells, [&](int64_t cell) {
+    const Loops::Place at = loops.place(cell / (tiles * row_cells));
+    const int64_t c = cell / row_cells % tiles * kTile, width = std::min(kTile, columns.size - c);
+    const int64_t first = cell % row_cells * (kGrain / kTile);
+    const int64_t last = std::min(rows.size, first + kGrain / kTile);
+    alignas(64) std::byte buffer[kTile * kRow * 8];
+    for (int64_t r = first; r < last; r += kTile) {
+      const int64_t height = std::min(kTile, last - r);
+      for (int64_t i = 0; i < height; ++i)
+        detail::convert_run(buffer + i * kRow * size, dst.dtype,
+                            src.at(at.src + (r + i) * rows.src + c), src.dtype, width);
+      detail::transpose_tile(dst.at(at.dst + c * columns.dst + r), columns.dst, buffer, kRow,
+                             height, width, size);
+    }
+  });
+}
+
+/// Do the elements of a and b share memory, as far as their first and last ones tell?
+bool may_overlap(const Tensor& a, const Tensor& b) {
+  if (a.storage() != b.storage()) return false;
+  const auto end = [](const Tensor& t) {
+    int64_t last = t.offset();
+    for (int d = 0; d < t.dim(); ++d) last += (t.shape()[d] - 1) * t.strides()[d];
+    return (last + 1) * itemsize(t.dtype());
+  };
+  return a.offset() * itemsize(a.dtype()) < end(b) && b.offset() * itemsize(b.dtype()) < end(a);
+}
+
+void check_writable(std::string_view op, const Tensor& t) {
+  check(t.defined(), op, "dst: expected a defined tensor, got undefined");
+  for (int d = 0; d < t.dim(); ++d)
+    check(t.shape()[d] <= 1 || t.strides()[d] != 0, op,
+          "dst: expected no expanded dimension, got {}", t.describe());
+}
+
+Tensor converted(const Tensor& t, DType dtype, MemoryFormat format) {
+  Tensor copy = empty(t.shape(), dtype, format);
+  copy_(copy, t);
+  return copy;
+}
+
+}  // namespace
+
+void copy_(const Tensor& dst, const Tensor& src) {
+  check_writable("copy_", dst);
+  check(src.defined(), "copy_", "src: expected a defined tensor, got undefined");
+  check(
+      src.dim() <= dst.dim() && broadcast_shapes("copy_", dst.shape(), src.shape()) == dst.shape(),
+      "copy_", "src: expected a shape that broadcasts to {}, got {}", dst.describe(),
+      src.describe());
+  dst.storage()->bump_version();
+  if (dst.numel() == 0) return;
+  const Tensor source = may_overlap(dst, src) ? clone(src) : src;
+  const Side to(dst), from(source);
+  const Loops loops(dst.shape(), dst.strides(), expand(source, dst.shape()).strides());
+  if (const int axis = transposed_axis(loops); axis >= 0) {
+    transpose(to, from, loops, axis);
+  } else {
+    for_each_run(loops, [&](Loops::Place at, int64_t n) {
+      convert_strided(to, from, at, loops.inner(), n);
+    });
+  }
+}
+
+void fill_(const Tensor& dst, double value) {
+  check_writable("fill_", dst);
+  dst.storage()->bump_version();
+  if (dst.numel() == 0) return;
+  const Side to(dst);
+  alignas(8) std::byte element[8];
+  detail::convert_run(element, dst.dtype(), reinterpret_cast<const std::byte*>(&value), DType::f64,
+                      1);
+  const Loops loops(dst.shape(), dst.strides(), dst.strides());
+  for_each_run(loops, [&](Loops::Place at, int64_t n) {
+    detail::copy_run(to.at(at.dst), loops.inner().dst, element, 0, n, itemsize(dst.dtype()));
+  });
+}
+
+Tensor clone(const Tensor& t) {
+  check(t.defined(), "clone", "tensor: expected a defined tensor, got undefined");
+  return converted(t, t.dtype(), t.format());
+}
+
+Tensor contiguous(const Tensor& t, MemoryFormat format) {
+  check(t.defined(), "contiguous", "tensor: expected a defined tensor, got undefined");
+  return t.is_dense_as(format) ? t : converted(t, t.dtype(), format);
+}
+
+Tensor to(const Tensor& t, DType dtype) {
+  check(t.defined(), "to", "tensor: expected a defined tensor, got undefined");
+  return t.dtype() == dtype ? t : converted(t, dtype, t.format());
+}
+
+}  // namespace quern::raw

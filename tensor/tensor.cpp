@@ -1,0 +1,111 @@
+#include "quern/tensor/tensor.h"
+
+#include <numeric>
+
+#include "quern/tensor/raw.h"
+
+namespace quern {
+namespace {
+
+/// Do the dimensions, taken in `order` (innermost first), follow each other without gaps?
+bool is_dense(const Shape& shape, const Strides& strides, const Dims& order) {
+  int64_t expected = 1;
+  for (int64_t i : order) {
+    const int d = static_cast<int>(i);
+    if (shape[d] == 1) continue;
+    if (strides[d] != expected) return false;
+    expected *= shape[d];
+  }
+  return true;
+}
+
+}  // namespace
+
+Tensor::Tensor(std::shared_ptr<Storage> storage, Shape shape, Strides strides, int64_t offset,
+               DType dtype) {
+  check(storage != nullptr, "tensor", "storage: expected one, got none");
+  check(shape.size() == strides.size(), "tensor", "strides: expected {} for shape {}, got {}",
+        shape.size(), shape, strides);
+  const int64_t count = quern::numel(shape);
+  const int64_t available = storage->bytes() / itemsize(dtype);
+  check(offset >= 0 && offset <= available, "tensor", "offset: expected 0..{}, got {}", available,
+        offset);
+  int64_t room = available - offset - (count > 0);  // elements between the last so far and the end
+  for (int d = 0; d < shape.size() && room >= 0 && count > 0; ++d) {
+    check(strides[d] >= 0, "tensor", "strides: expected none negative, got {}", strides);
+    const int64_t steps = shape[d] - 1;
+    room = steps > 0 && strides[d] > room / steps ? -1 : room - steps * strides[d];
+  }
+  check(room >= 0, "tensor",
+        "strides: expected a view within {} elements, got shape {}, strides {}, offset {}",
+        available, shape, strides, offset);
+  impl_ = std::make_shared<Impl>(
+      Impl{std::move(storage), shape, strides, offset, count, dtype, nullptr});
+}
+
+int64_t Tensor::size(int64_t d) const { return shape()[normalize_dim("size", d, dim())]; }
+int64_t Tensor::stride(int64_t d) const { return strides()[normalize_dim("stride", d, dim())]; }
+
+bool Tensor::is_dense_as(MemoryFormat format) const {
+  if (format == MemoryFormat::channels_last)
+    return dim() == 4 && (numel() == 0 || is_dense(shape(), strides(), {1, 3, 2, 0}));
+  Dims order;
+  for (int d = dim() - 1; d >= 0; --d) order.push_back(d);
+  return numel() == 0 || is_dense(shape(), strides(), order);
+}
+
+MemoryFormat Tensor::format() const {
+  return !is_dense_as(MemoryFormat::contiguous) && is_dense_as(MemoryFormat::channels_last)
+             ? MemoryFormat::channels_last
+             : MemoryFormat::contiguous;
+}
+
+std::string Tensor::describe() const {
+  std::string text = fmt::format("{} {}", dtype(), shape());
+  if (is_dense_as(MemoryFormat::contiguous)) return text;
+  if (is_dense_as(MemoryFormat::channels_last)) return text + " channels_last";
+  return fmt::format("{} strides {}", text, strides());
+}
+
+double Tensor::item_as_double() const {
+  check(numel() == 1, "item", "tensor: expected one element, got {}", describe());
+  return visit_dtype(dtype(), [&]<class T>(std::type_identity<T>) {
+    return static_cast<double>(*static_cast<const T*>(raw()));
+  });
+}
+
+Tensor empty(const Shape& shape, DType dtype, MemoryFormat format) {
+  const int64_t bytes = numel(shape) * itemsize(dtype);
+  const Strides strides = format == MemoryFormat::channels_last ? channels_last_strides(shape)
+                                                                : contiguous_strides(shape);
+  return Tensor(std::make_shared<Storage>(bytes), shape, strides, 0, dtype);
+}
+
+Tensor empty_like(const Tensor& t) { return empty_like(t, t.dtype()); }
+Tensor empty_like(const Tensor& t, DType dtype) { return empty(t.shape(), dtype, t.format()); }
+
+Tensor full(const Shape& shape, double value, DType dtype, MemoryFormat format) {
+  Tensor t = empty(shape, dtype, format);
+  raw::fill_(t, value);
+  return t;
+}
+
+Tensor zeros(const Shape& shape, DType dtype, MemoryFormat format) {
+  return full(shape, 0, dtype, format);
+}
+
+Tensor ones(const Shape& shape, DType dtype, MemoryFormat format) {
+  return full(shape, 1, dtype, format);
+}
+
+Tensor zeros_like(const Tensor& t) { return zeros(t.shape(), t.dtype(), t.format()); }
+Tensor ones_like(const Tensor& t) { return ones(t.shape(), t.dtype(), t.format()); }
+
+Tensor arange(int64_t end, DType dtype) {
+  check(end >= 0, "arange", "end: expected at least 0, got {}", end);
+  Tensor t = empty({end}, DType::i64);
+  std::iota(t.data<int64_t>(), t.data<int64_t>() + end, int64_t{0});
+  return raw::to(t, dtype);
+}
+
+}  // namespace quern
