@@ -1,0 +1,123 @@
+#include "quern/tensor/parallel.h"
+
+#include <omp.h>
+
+#include <atomic>
+#include <exception>
+#include <mutex>
+
+#include "quern/tensor/check.h"
+
+#ifdef __SSE__
+#include <xmmintrin.h>
+#endif
+
+namespace quern {
+namespace {
+
+std::atomic<int>& thread_count() {
+  static std::atomic<int> count{omp_get_max_threads()};
+  return count;
+}
+
+thread_local int current_thread = -1;  // -1: outside parallel_for
+
+/// While it lives, denormals are read and written as zero: an operation on one takes over a hundred
+/// cycles, and training meets many (momenta and second moments that die away, gradients of
+/// saturated units).
+class FlushDenormals {
+ public:
+#ifdef __SSE__
+  FlushDenormals() : before_(_mm_getcsr()) {
+    _mm_setcsr(before_ | kFlushToZero | kDenormalsAreZero);
+  }
+  ~FlushDenormals() { _mm_setcsr(before_); }
+
+ private:
+  static constexpr unsigned kFlushToZero = 0x8000, kDenormalsAreZero = 0x0040;
+  unsigned before_;
+#elif defined(__aarch64__)
+  FlushDenormals() : before_(__builtin_aarch64_get_fpcr64()) {
+    __builtin_aarch64_set_fpcr64(before_ | kFlushToZero);
+  }
+  ~FlushDenormals() { __builtin_aarch64_set_fpcr64(before_); }
+
+ private:
+  static constexpr unsigned long kFlushToZero = 1ul << 24;
+  unsigned long before_;
+#endif
+};
+
+/// One thread's share of a parallel_for: its index and floating-point mode for as long as it lasts.
+class Share {
+ public:
+  explicit Share(int thread) { current_thread = thread; }
+  ~Share() { current_thread = -1; }
+  Share(const Share&) = delete;
+  Share& operator=(const Share&) = delete;
+
+ private:
+  FlushDenormals flush_;
+};
+
+/// The exception of the lowest cell that threw one: the same whichever thread comes first.
+class FirstError {
+ public:
+  void offer(int64_t cell, std::exception_ptr error) {
+    const std::lock_guard lock(mutex_);
+    if (error_ != nullptr && cell > cell_) return;
+    cell_ = cell;
+    error_ = std::move(error);
+  }
+  void rethrow() const {
+    if (error_ != nullptr) std::rethrow_exception(error_);
+  }
+
+ private:
+  std::mutex mutex_;
+  int64_t cell_ = 0;
+  std::exception_ptr error_;
+};
+
+}  // namespace
+
+int num_threads() { return thread_count(); }
+
+void set_num_threads(int threads) {
+  check(threads >= 1, "set_num_threads", "threads: expected at least 1, got {}", threads);
+  thread_count() = threads;
+}
+
+int thread_index() { return std::max(current_thread, 0); }
+
+void parallel_for(int64_t cells, FunctionRef<void(int64_t)> body) {
+  if (cells <= 0) return;
+  if (current_thread >= 0) {  // nested: this thread already has its share, and its mode
+    for (int64_t cell = 0; cell < cells; ++cell) body(cell);
+    return;
+  }
+  const int threads = static_cast<int>(std::min<int64_t>(cells, num_threads()));
+  if (threads == 1) {
+    const Share share(0);
+    for (int64_t cell = 0; cell < cells; ++cell) body(cell);
+    return;
+  }
+  FirstError error;
+#pragma omp parallel num_threads(threads)
+  {
+    // A contiguous range of cells each: neighbours share cache lines and pages, and the next op
+    // that cuts the same tensor finds them in the same core's cache.
+    const int64_t count = omp_get_num_threads(), index = omp_get_thread_num();
+    const Share share(static_cast<int>(index));
+    int64_t cell = cells * index / count;
+    const int64_t end = cells * (index + 1) / count;
+    try {
+      for (; cell < end; ++cell) body(cell);
+    } catch (...) {
+      error.offer(cell, std::current_exception());
+    }
+  }
+  error.rethrow();
+}
+
+}  // namespace quern
