@@ -1,0 +1,38 @@
+// AdamW: Adam with weight decay apart from the gradient, with torch.optim.AdamW's formula. At a
+// parameter's t-th step:
+//
+//   p ← p·(1 - lr·weight_decay)
+//   m ← m + (1 - β₁)·(g - m)
+//   v ← β₂·v + (1 - β₂)·g²
+//   p ← p - lr / (1 - β₁ᵗ) · m / (√v / √(1 - β₂ᵗ) + eps)
+//
+// Loshchilov, Hutter, "Decoupled weight decay regularization", ICLR'19, where the decay is not
+// multiplied by the learning rate; here, as in PyTorch, it is.
+#pragma once
+#include "quern/optim/optimizer.h"
+
+namespace quern::optim {
+
+struct AdamWOptions {
+  double lr = 1e-3;
+  double beta1 = 0.9, beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 1e-2;
+};
+
+class AdamW final : public Optimizer {
+ public:
+  /// Errors: those of Optimizer; a negative or non-finite option; a beta of 1 or more.
+  explicit AdamW(std::vector<Group<AdamWOptions>> groups);
+  explicit AdamW(Tensors params, AdamWOptions options = {});
+
+  void step() override;
+  double lr(size_t group = 0) const override { return options_.at(group).lr; }
+  using Optimizer::set_lr;
+  void set_lr(double lr, size_t group) override;
+
+ private:
+  std::vector<AdamWOptions> options_;  // of each group
+};
+
+}  // namespace quern::optim

@@ -1,0 +1,80 @@
+#include "quern/optim/clip_grad.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "quern/tensor/parallel.h"
+#include "quern/tensor/raw.h"
+
+namespace quern::optim {
+namespace {
+
+constexpr int64_t kChunk = 16384;
+
+/// Eight partial sums, which the compiler keeps in vectors.
+template <class T>
+double sum_of_squares(const T* x, int64_t n) {
+  double sums[8] = {};
+  int64_t i = 0;
+  for (; i + 8 <= n; i += 8)
+    for (int64_t j = 0; j < 8; ++j) {
+      const double value = x[i + j];
+      sums[j] += value * value;
+    }
+  for (; i < n; ++i) sums[i % 8] += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+  double sum = 0;
+  for (double s : sums) sum += s;
+  return sum;
+}
+
+double sum_of_squares(const Tensor& t) {
+  const Tensor dense = raw::contiguous(t, t.format());
+  const int64_t n = dense.numel();
+  std::vector<double> sums(static_cast<size_t>((n + kChunk - 1) / kChunk));
+  visit_floating("clip_grad_norm_", dense.dtype(), [&]<class T>(std::type_identity<T>) {
+    const T* x = dense.data<T>();
+    parallel_chunks(n, kChunk, [&](int64_t begin, int64_t end) {
+      sums[static_cast<size_t>(begin / kChunk)] = sum_of_squares(x + begin, end - begin);
+    });
+  });
+  double sum = 0;
+  for (double s : sums) sum += s;
+  return sum;
+}
+
+void scale_(const Tensor& t, double factor) {
+  const Tensor dense = raw::contiguous(t, t.format());
+  visit_floating("clip_grad_norm_", dense.dtype(), [&]<class T>(std::type_identity<T>) {
+    using Compute = std::conditional_t<std::is_same_v<T, double>, double, float>;
+    T* x = dense.data<T>();
+    const Compute by = static_cast<Compute>(factor);
+    parallel_chunks(dense.numel(), kChunk, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) x[i] = static_cast<T>(static_cast<Compute>(x[i]) * by);
+    });
+  });
+  if (dense.is_same(t))
+    t.storage()->bump_version();
+  else
+    raw::copy_(t, dense);
+}
+
+}  // namespace
+
+double clip_grad_norm_(const Tensors& params, double max_norm) {
+  check(max_norm >= 0, "clip_grad_norm_", "max_norm: expected at least 0, got {}", max_norm);
+  double sum = 0;
+  for (size_t i = 0; i < params.size(); ++i) {
+    check(params[i].defined(), "clip_grad_norm_", "params[{}]: expected a tensor, got undefined",
+          i);
+    if (const Tensor grad = params[i].grad(); grad.defined()) sum += sum_of_squares(grad);
+  }
+  const double norm = std::sqrt(sum);
+  const double factor = max_norm / (norm + 1e-6);
+  if (!(factor >= 1))
+    for (const Tensor& param : params)
+      if (const Tensor grad = param.grad(); grad.defined()) scale_(grad, factor);
+  return norm;
+}
+
+}  // namespace quern::optim

@@ -1,0 +1,95 @@
+#include "quern/optim/optimizer.h"
+
+#include <unordered_set>
+
+#include "quern/optim/update_pass.h"
+#include "quern/tensor/raw.h"
+
+namespace quern::optim {
+
+Optimizer::Optimizer(std::string_view name, std::vector<std::string_view> state_names,
+                     const std::vector<Tensors>& groups)
+    : name_(name), state_names_(std::move(state_names)), num_groups_(groups.size()) {
+  std::unordered_set<const void*> seen;
+  for (size_t group = 0; group < groups.size(); ++group) {
+    check(!groups[group].empty(), name_, "parameters: expected at least one in group {}, got none",
+          group);
+    for (const Tensor& param : groups[group]) {
+      const size_t i = slots_.size();
+      check(param.defined() && is_floating(param.dtype()), name_,
+            "parameters[{}]: expected a floating tensor, got {}", i, describe(param));
+      check(param.is_leaf(), name_, "parameters[{}]: expected a leaf, got the output of an op, {}",
+            i, param.describe());
+      check(seen.insert(param.identity().lock().get()).second, name_,
+            "parameters[{}]: expected each parameter once, got {} again", i, param.describe());
+      slots_.push_back({param, group, 0, {}});
+    }
+  }
+  check(!slots_.empty(), name_, "parameters: expected at least one, got none");
+}
+
+void Optimizer::zero_grad() {
+  for (Slot& slot : slots_) slot.param.set_grad({});
+}
+
+void Optimizer::set_lr(double lr) {
+  for (size_t group = 0; group < num_groups(); ++group) set_lr(lr, group);
+}
+
+std::vector<Optimizer::Slot*> Optimizer::slots_to_update() {
+  std::vector<Slot*> slots;
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    const Tensor &param = slots_[i].param, grad = param.grad();
+    if (!grad.defined()) continue;
+    check(is_floating(grad.dtype()) && grad.shape() == param.shape(), name_,
+          "gradient of parameters[{}]: expected floating {}, got {}", i, param.shape(),
+          grad.describe());
+    slots.push_back(&slots_[i]);
+  }
+  return slots;
+}
+
+StateDict Optimizer::state_dict() const {
+  StateDict dict;
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    const Slot& slot = slots_[i];
+    if (slot.steps == 0 || !slot.state[0].defined()) continue;
+    dict[fmt::format("{}.step", i)] = from_vector<int64_t>({slot.steps}, {});
+    for (size_t s = 0; s < state_names_.size(); ++s)
+      dict[fmt::format("{}.{}", i, state_names_[s])] = raw::clone(slot.state[s]);
+  }
+  return dict;
+}
+
+void Optimizer::load_state_dict(const StateDict& dict) {
+  std::vector<Slot> loaded;
+  std::unordered_set<std::string> known;
+  const auto take = [&](const std::string& name, DType dtype, const Shape& shape) {
+    const auto entry = dict.find(name);
+    check(entry != dict.end(), name_, "state \"{}\": expected {} {}, got none", name, dtype, shape);
+    const Tensor& t = entry->second;
+    check(t.defined() && t.dtype() == dtype && t.shape() == shape, name_,
+          "state \"{}\": expected {} {}, got {}", name, dtype, shape, describe(t));
+    known.insert(name);
+    return raw::clone(t);
+  };
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    Slot slot{slots_[i].param, slots_[i].group, 0, {}};
+    if (const auto step = fmt::format("{}.step", i); dict.contains(step)) {
+      slot.steps = take(step, DType::i64, {}).item<int64_t>();
+      check(slot.steps > 0, name_, "state \"{}\": expected a positive number, got {}", step,
+            slot.steps);
+      for (size_t s = 0; s < state_names_.size(); ++s)
+        slot.state[s] = take(fmt::format("{}.{}", i, state_names_[s]),
+                             state_dtype(slot.param.dtype()), slot.param.shape());
+    }
+    loaded.push_back(std::move(slot));
+  }
+  for (const auto& [name, tensor] : dict)
+    check(known.contains(name), name_,
+          "state: expected that of {} parameters with a step each, got \"{}\"", slots_.size(),
+          name);
+  slots_ = std::move(loaded);
+}
+
+}  // namespace quern::optim

@@ -1,0 +1,79 @@
+// What optimizers share: parameters in groups, each group with its own options; gradients to
+// forget; state to save. A parameter is a leaf tensor; one that has no gradient is left alone by
+// step(), state included.
+//
+//   optim::SGD optimizer(model.parameters(), {.lr = 0.1, .momentum = 0.9});
+//   optimizer.zero_grad();
+//   loss.backward();
+//   optimizer.step();
+#pragma once
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "quern/tensor/tensor.h"
+
+namespace quern::optim {
+
+/// "<parameter>.<name>" → tensor, parameters counted through all groups in their order: "0.step"
+/// (i64, how many steps it has seen) and what the optimizer keeps, such as "0.momentum_buffer".
+using StateDict = std::map<std::string, Tensor>;
+
+/// Parameters that share options.
+template <class Options>
+struct Group {
+  Tensors params;
+  Options options;
+};
+
+class Optimizer {
+ public:
+  virtual ~Optimizer() = default;
+  Optimizer(const Optimizer&) = delete;
+  Optimizer& operator=(const Optimizer&) = delete;
+
+  /// Updates every parameter that has a gradient, in place; the version of its storage moves on.
+  /// Error, before anything has changed: a gradient that is not floating or of another shape.
+  virtual void step() = 0;
+  /// Drops the gradients, so that the next backward() starts from none.
+  void zero_grad();
+
+  size_t num_groups() const { return num_groups_; }
+  virtual double lr(size_t group = 0) const = 0;
+  /// For all groups, or for one. Error: negative or not finite; no such group.
+  void set_lr(double lr);
+  virtual void set_lr(double lr, size_t group) = 0;
+
+  /// Copies of the state of every parameter that has some.
+  StateDict state_dict() const;
+  /// Error, after which nothing has changed: a name that is not one of state_dict()'s, another
+  /// shape or dtype, a part of a parameter's state without the rest.
+  void load_state_dict(const StateDict& dict);
+
+ protected:
+  struct Slot {
+    Tensor param;
+    size_t group;
+    int64_t steps = 0;  ///< that have updated it
+    Tensor
+        state[2];  ///< of the parameter's shape, f32 (f64 for f64); undefined where there is none
+  };
+
+  /// `name` is for messages; `state_names` (one or two literals) name Slot::state in state dicts.
+  /// Errors: no parameter at all; one that is undefined, not floating, not a leaf, or there twice.
+  Optimizer(std::string_view name, std::vector<std::string_view> state_names,
+            const std::vector<Tensors>& groups);
+
+  /// The slots with a gradient, every one checked.
+  std::vector<Slot*> slots_to_update();
+
+  const std::string_view name_;
+
+ private:
+  std::vector<std::string_view> state_names_;
+  std::vector<Slot> slots_;
+  size_t num_groups_;
+};
+
+}  // namespace quern::optim

@@ -1,0 +1,49 @@
+#include "quern/optim/sgd.h"
+
+#include "quern/ops/kernels/optim/update_registry.h"
+#include "quern/optim/check_options.h"
+#include "quern/optim/update_pass.h"
+
+namespace quern::optim {
+
+SGD::SGD(Tensors params, SGDOptions options)
+    : SGD(std::vector{Group<SGDOptions>{std::move(params), options}}) {}
+
+SGD::SGD(std::vector<Group<SGDOptions>> groups)
+    : Optimizer("sgd", {"momentum_buffer"}, params_of(groups)), options_(options_of(groups)) {
+  for (const SGDOptions& o : options_) {
+    check_not_negative("sgd", "lr", o.lr);
+    check_not_negative("sgd", "momentum", o.momentum);
+    check_not_negative("sgd", "dampening", o.dampening);
+    check_not_negative("sgd", "weight_decay", o.weight_decay);
+    check(!o.nesterov || (o.momentum > 0 && o.dampening == 0), "sgd",
+          "nesterov: expected a momentum and no dampening, got momentum {}, dampening {}",
+          o.momentum, o.dampening);
+  }
+}
+
+void SGD::set_lr(double lr, size_t group) {
+  check_group("sgd", group, num_groups());
+  check_not_negative("sgd", "lr", lr);
+  options_[group].lr = lr;
+}
+
+void SGD::step() {
+  const std::vector<Slot*> slots = slots_to_update();
+  UpdatePass<kernels::SgdStep> pass("sgd");
+  for (Slot* slot : slots) {
+    const SGDOptions& o = options_[slot->group];
+    const kernels::SgdStep step{.lr = o.lr,
+                                .momentum = o.momentum,
+                                .dampening = o.dampening,
+                                .weight_decay = o.weight_decay,
+                                .nesterov = o.nesterov,
+                                .first = slot->steps == 0};
+    pass.add(kernels::select_sgd_kernel(slot->param.dtype()), step, slot->param,
+             std::span(slot->state, o.momentum != 0 ? 1 : 0));
+  }
+  pass.run();
+  for (Slot* slot : slots) ++slot->steps;
+}
+
+}  // namespace quern::optim

@@ -1,0 +1,40 @@
+// Stochastic gradient descent, with torch.optim.SGD's formula:
+//
+//   g ← g + weight_decay·p
+//   b ← g at a parameter's first step, later momentum·b + (1 - dampening)·g       (if momentum ≠ 0)
+//   g ← g + momentum·b if nesterov, else b                                        (if momentum ≠ 0)
+//   p ← p - lr·g
+//
+// Sutskever et al., "On the importance of initialization and momentum in deep learning", ICML'13,
+// where the learning rate enters the buffer; here, as in PyTorch, it does not, so that it may
+// change from step to step.
+#pragma once
+#include "quern/optim/optimizer.h"
+
+namespace quern::optim {
+
+struct SGDOptions {
+  double lr = 1e-3;
+  double momentum = 0;
+  double dampening = 0;
+  double weight_decay = 0;
+  bool nesterov = false;
+};
+
+class SGD final : public Optimizer {
+ public:
+  /// Errors: those of Optimizer; a negative or non-finite option; nesterov without momentum or with
+  /// dampening.
+  explicit SGD(std::vector<Group<SGDOptions>> groups);
+  explicit SGD(Tensors params, SGDOptions options = {});
+
+  void step() override;
+  double lr(size_t group = 0) const override { return options_.at(group).lr; }
+  using Optimizer::set_lr;
+  void set_lr(double lr, size_t group) override;
+
+ private:
+  std::vector<SGDOptions> options_;  // of each group
+};
+
+}  // namespace quern::optim
