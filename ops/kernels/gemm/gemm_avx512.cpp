@@ -1,0 +1,93 @@
+#include "quern/ops/kernels/gemm/gemm_avx512.h"
+
+namespace quern::kernels {
+namespace {
+
+/// += a column of A, rows lda apart, times a row of B.
+template <int kRows>
+__attribute__((always_inline)) inline void add_outer(Accumulators<kRows>& c, const float* a,
+                                                     int64_t lda, __m512 b_lo, __m512 b_hi) {
+#pragma GCC unroll 14
+  for (int r = 0; r < kRows; ++r) {
+    const __m512 x = _mm512_set1_ps(a[r * lda]);
+    c.lo[r] = _mm512_fmadd_ps(x, b_lo, c.lo[r]);
+    c.hi[r] = _mm512_fmadd_ps(x, b_hi, c.hi[r]);
+  }
+}
+
+struct F32 {
+  template <int kRows>
+  static void run(const GemmTile& tile) {
+    Accumulators<kRows> c;
+    for (int64_t i = 0; i < tile.batch; ++i) {
+      const auto* a = static_cast<const float*>(tile.a[i]);
+      const auto* b = static_cast<const float*>(tile.b[i]);
+#pragma GCC unroll 2
+      for (int64_t p = 0; p < tile.k; ++p, b += kNr)
+        add_outer(c, a + p, tile.lda, _mm512_loadu_ps(b), _mm512_loadu_ps(b + 16));
+    }
+    c.store(tile);
+  }
+};
+
+/// bf16 as the upper halves of f32: A is widened to a block of f32 first, so that the inner loop
+/// broadcasts it from memory; of the pairs of B one shift gives the even k, one mask the odd.
+struct Bf16 {
+  static constexpr int kBlock = 128;  // 7 KiB of f32 for 14 rows: beside a panel of B in L1
+
+  static void widen(const uint16_t* a, int64_t k, float* wide) {
+    for (int64_t p = 0; p < k; p += 16) {
+      const auto in = static_cast<__mmask16>(k - p >= 16 ? 0xffff : (1 << (k - p)) - 1);
+      const __m512i x = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(in, a + p));
+      _mm512_storeu_si512(wide + p, _mm512_slli_epi32(x, 16));
+    }
+  }
+
+  template <int kRows>
+  static void run(const GemmTile& tile) {
+    alignas(64) float wide[kRows][kBlock];
+    const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xffff0000));
+    Accumulators<kRows> c;
+    for (int64_t i = 0; i < tile.batch; ++i) {
+      const auto* a = static_cast<const uint16_t*>(tile.a[i]);
+      const auto* b = static_cast<const uint16_t*>(tile.b[i]);
+      for (int64_t begin = 0; begin < tile.k; begin += kBlock) {
+        const int64_t k = tile.k - begin < kBlock ? tile.k - begin : kBlock;
+        for (int r = 0; r < kRows; ++r) widen(a + r * tile.lda + begin, k, wide[r]);
+        for (int64_t p = 0; p < k; p += 2, b += 2 * kNr) {
+          const __m512i lo = _mm512_loadu_si512(b), hi = _mm512_loadu_si512(b + kNr);
+          add_outer(c, &wide[0][p], kBlock, _mm512_castsi512_ps(_mm512_slli_epi32(lo, 16)),
+                    _mm512_castsi512_ps(_mm512_slli_epi32(hi, 16)));
+          add_outer(c, &wide[0][p + 1], kBlock, _mm512_castsi512_ps(_mm512_and_si512(lo, upper)),
+                    _mm512_castsi512_ps(_mm512_and_si512(hi, upper)));
+        }
+      }
+    }
+    c.store(tile);
+  }
+};
+
+}  // namespace
+
+constinit const GemmKernel gemm_f32_f32_f32_14x32_avx512{"gemm_f32_f32_f32_14x32_avx512",
+                                                         Isa::avx512,
+                                                         DType::f32,
+                                                         DType::f32,
+                                                         DType::f32,
+                                                         kMr,
+                                                         kNr,
+                                                         1,
+                                                         1,
+                                                         dispatch_rows<F32>};
+constinit const GemmKernel gemm_bf16_bf16_f32_14x32k2_avx512{"gemm_bf16_bf16_f32_14x32k2_avx512",
+                                                             Isa::avx512,
+                                                             DType::bf16,
+                                                             DType::bf16,
+                                                             DType::f32,
+                                                             kMr,
+                                                             kNr,
+                                                             2,
+                                                             2,
+                                                             dispatch_rows<Bf16>};
+
+}  // namespace quern::kernels

@@ -1,0 +1,76 @@
+// What the AVX-512 tiles share: 14×32 accumulators, 28 of the 32 registers; two more hold a row of
+// B and one an element of A for all columns.
+#pragma once
+#include <immintrin.h>
+
+#include "quern/ops/kernels/gemm/gemm_records.h"
+
+namespace quern::kernels {
+namespace {
+
+constexpr int kMr = 14, kNr = 32;
+
+template <int kRows>
+struct Accumulators {
+  __m512 lo[kRows], hi[kRows];  // columns 0..15, 16..31
+
+  __attribute__((always_inline)) Accumulators() {
+#pragma GCC unroll 14
+    for (int r = 0; r < kRows; ++r) lo[r] = hi[r] = _mm512_setzero_ps();
+  }
+
+  __attribute__((always_inline)) void store(const GemmTile& tile) const {
+    const uint32_t columns = tile.n >= kNr ? ~0u : (1u << tile.n) - 1;
+    const auto in_lo = static_cast<__mmask16>(columns),
+               in_hi = static_cast<__mmask16>(columns >> 16);
+    auto* c = static_cast<float*>(tile.c);
+#pragma GCC unroll 14
+    for (int r = 0; r < kRows; ++r, c += tile.ldc) {
+      __m512 sum_lo = lo[r], sum_hi = hi[r];
+      if (tile.accumulate) {
+        sum_lo = _mm512_add_ps(sum_lo, _mm512_maskz_loadu_ps(in_lo, c));
+        sum_hi = _mm512_add_ps(sum_hi, _mm512_maskz_loadu_ps(in_hi, c + 16));
+      }
+      _mm512_mask_storeu_ps(c, in_lo, sum_lo);
+      _mm512_mask_storeu_ps(c + 16, in_hi, sum_hi);
+    }
+  }
+};
+
+/// Calls Kernel::run<m>: a tile with fewer rows neither reads nor writes those that are missing.
+template <class Kernel>
+void dispatch_rows(const GemmTile& tile) {
+  switch (tile.m) {
+    case 1:
+      return Kernel::template run<1>(tile);
+    case 2:
+      return Kernel::template run<2>(tile);
+    case 3:
+      return Kernel::template run<3>(tile);
+    case 4:
+      return Kernel::template run<4>(tile);
+    case 5:
+      return Kernel::template run<5>(tile);
+    case 6:
+      return Kernel::template run<6>(tile);
+    case 7:
+      return Kernel::template run<7>(tile);
+    case 8:
+      return Kernel::template run<8>(tile);
+    case 9:
+      return Kernel::template run<9>(tile);
+    case 10:
+      return Kernel::template run<10>(tile);
+    case 11:
+      return Kernel::template run<11>(tile);
+    case 12:
+      return Kernel::template run<12>(tile);
+    case 13:
+      return Kernel::template run<13>(tile);
+    default:
+      return Kernel::template run<14>(tile);
+  }
+}
+
+}  // namespace
+}  // namespace quern::kernels
