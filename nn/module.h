@@ -77,9 +77,9 @@ class Module {
   }
   template <std::derived_from<Module> M>
   M& register_module(std::string name, std::shared_ptr<M> module) {
-    M& reference = *module;
+    M* registered = module.get();
     adopt(std::move(name), std::move(module));
-    return reference;
+    return *registered;
   }
 
  private:
