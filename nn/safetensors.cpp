@@ -112,7 +112,7 @@ class Reader {
     if (format.dtype == DType::boolean) {
       auto* bytes = static_cast<const uint8_t*>(tensor.raw());
       check(std::all_of(bytes, bytes + tensor.numel(), [](uint8_t byte) { return byte <= 1; }), op,
-            "{}: {}: expected BOOL bytes of 0 and 1", path_, entry.name);
+            "{}: {}: expected BOOL bytes of 0 and 1", path_, safetensors::quote(entry.name));
     }
     return tensor;
   }
@@ -161,7 +161,8 @@ class Replacement {
     require(file_.sync() && std::rename(temporary_.c_str(), path_.c_str()) == 0);
     done_ = true;
     // The file is in place; syncing its folder only makes the new name outlast a power cut.
-    File folder(std::filesystem::absolute(path_).parent_path().string(), O_RDONLY | O_DIRECTORY);
+    std::string parent = std::filesystem::path(path_).parent_path().string();
+    File folder(parent.empty() ? "." : parent, O_RDONLY | O_DIRECTORY);
     if (folder.is_open()) folder.sync();
   }
 

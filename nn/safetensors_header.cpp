@@ -18,13 +18,6 @@ constexpr Format kFormats[] = {
     {"U8", DType::u8, 1},   {"BOOL", DType::boolean, 1},
 };
 
-/// `text` in quotes for a message: not too long, and nothing in it that a terminal would obey.
-std::string quote(std::string_view text) {
-  std::string shown(text.substr(0, 80));
-  if (shown.size() < text.size()) shown += "...";
-  return json(shown).dump(-1, ' ', true, json::error_handler_t::replace);
-}
-
 /// Takes the parser's events one by one and builds no tree, so that a hostile text costs no more
 /// than its length. Each event is legal in few places, and nothing nests deeper than the format
 /// does.
@@ -209,6 +202,12 @@ int64_t bytes_of(const HeaderEntry& entry) {
 }
 
 }  // namespace
+
+std::string quote(std::string_view text) {
+  std::string shown(text.substr(0, 80));
+  if (shown.size() < text.size()) shown += "...";
+  return json(shown).dump(-1, ' ', true, json::error_handler_t::replace);
+}
 
 const Format* find_format(std::string_view name) {
   auto found = std::ranges::find(kFormats, name, &Format::name);

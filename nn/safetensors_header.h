@@ -32,6 +32,9 @@ struct Format {
 const Format* find_format(std::string_view name);
 std::string_view format_name(DType dtype);
 
+/// `text` in quotes for a message: not too long, and nothing in it that a terminal would obey.
+std::string quote(std::string_view text);
+
 /// Parses and checks the text against `data_bytes`, what follows it in the file. Allocates in
 /// proportion to the text alone.
 Header parse_header(const std::string& path, std::string_view text, int64_t data_bytes);
