@@ -1,5 +1,5 @@
-// Tiles in plain C++: loops of fixed size over columns, which compilers turn into vectors of
-// whatever the baseline has. Eight accumulators of 16 bytes, two of B and one of A fit the 16
+// Tiles for any machine, in the compilers' generic vectors of 16 bytes (left to themselves they
+// vectorise the loop over k): eight accumulators, two vectors of B and one of A fit the 16
 // registers of SSE2.
 #include "quern/ops/kernels/gemm/gemm_records.h"
 #include "quern/tensor/bfloat16.h"
@@ -9,37 +9,59 @@ namespace {
 
 constexpr int kMr = 4;
 
-template <class T, class Acc, int kNr, int kRows>
+template <class Acc>
+struct Lanes {
+  static constexpr int count = 16 / sizeof(Acc);
+  typedef Acc Vector __attribute__((vector_size(16)));
+
+  template <class T>
+  static Vector load(const T* from) {
+    Vector v;
+    for (int i = 0; i < count; ++i) v[i] = static_cast<Acc>(from[i]);
+    return v;
+  }
+};
+
+template <class T, class Acc, int kRows>
 void run(const GemmTile& tile) {
-  Acc c[kRows][kNr] = {};
+  using Vector = typename Lanes<Acc>::Vector;
+  constexpr int kLanes = Lanes<Acc>::count, kNr = 2 * kLanes;
+  Vector lo[kRows] = {}, hi[kRows] = {};
   for (int64_t i = 0; i < tile.batch; ++i) {
     const T* a = static_cast<const T*>(tile.a[i]);
     const T* b = static_cast<const T*>(tile.b[i]);
     for (int64_t p = 0; p < tile.k; ++p, b += kNr) {
+      const Vector b_lo = Lanes<Acc>::load(b), b_hi = Lanes<Acc>::load(b + kLanes);
+#pragma GCC unroll 4
       for (int r = 0; r < kRows; ++r) {
         const auto x = static_cast<Acc>(a[r * tile.lda + p]);
-        for (int j = 0; j < kNr; ++j) c[r][j] += x * static_cast<Acc>(b[j]);
+        lo[r] += x * b_lo;
+        hi[r] += x * b_hi;
       }
     }
   }
+#pragma GCC unroll 4
   for (int r = 0; r < kRows; ++r) {
-    Acc* to = static_cast<Acc*>(tile.c) + r * tile.ldc;
-    for (int64_t j = 0; j < tile.n; ++j) to[j] = tile.accumulate ? to[j] + c[r][j] : c[r][j];
+    Acc* c = static_cast<Acc*>(tile.c) + r * tile.ldc;
+    for (int64_t j = 0; j < tile.n; ++j) {
+      const Acc sum = j < kLanes ? lo[r][j] : hi[r][j - kLanes];
+      c[j] = tile.accumulate ? c[j] + sum : sum;
+    }
   }
 }
 
 /// A tile with fewer rows neither reads nor writes those that are missing.
-template <class T, class Acc, int kNr>
+template <class T, class Acc>
 void dispatch_rows(const GemmTile& tile) {
   switch (tile.m) {
     case 1:
-      return run<T, Acc, kNr, 1>(tile);
+      return run<T, Acc, 1>(tile);
     case 2:
-      return run<T, Acc, kNr, 2>(tile);
+      return run<T, Acc, 2>(tile);
     case 3:
-      return run<T, Acc, kNr, 3>(tile);
+      return run<T, Acc, 3>(tile);
     default:
-      return run<T, Acc, kNr, kMr>(tile);
+      return run<T, Acc, kMr>(tile);
   }
 }
 
@@ -54,7 +76,7 @@ constinit const GemmKernel gemm_f32_f32_f32_4x8_portable{"gemm_f32_f32_f32_4x8_p
                                                          8,
                                                          1,
                                                          1,
-                                                         dispatch_rows<float, float, 8>};
+                                                         dispatch_rows<float, float>};
 constinit const GemmKernel gemm_bf16_bf16_f32_4x8_portable{"gemm_bf16_bf16_f32_4x8_portable",
                                                            Isa::portable,
                                                            DType::bf16,
@@ -64,7 +86,7 @@ constinit const GemmKernel gemm_bf16_bf16_f32_4x8_portable{"gemm_bf16_bf16_f32_4
                                                            8,
                                                            1,
                                                            1,
-                                                           dispatch_rows<bfloat16, float, 8>};
+                                                           dispatch_rows<bfloat16, float>};
 constinit const GemmKernel gemm_f64_f64_f64_4x4_portable{"gemm_f64_f64_f64_4x4_portable",
                                                          Isa::portable,
                                                          DType::f64,
@@ -74,6 +96,6 @@ constinit const GemmKernel gemm_f64_f64_f64_4x4_portable{"gemm_f64_f64_f64_4x4_p
                                                          4,
                                                          1,
                                                          1,
-                                                         dispatch_rows<double, double, 4>};
+                                                         dispatch_rows<double, double>};
 
 }  // namespace quern::kernels

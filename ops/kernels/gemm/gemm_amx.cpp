@@ -1,0 +1,46 @@
+#include "quern/ops/kernels/gemm/gemm_amx.h"
+
+#include "quern/ops/kernels/gemm/gemm_records.h"
+
+namespace quern::kernels {
+namespace {
+
+/// GCC 12's tile intrinsics are macros that paste the name of the register, so a template's
+/// argument cannot reach them, and they hide what they read: its LDTILECFG 56 of the 64 bytes, its
+/// TILELOADD all.
+struct HardwareTiles {
+  static void configure(const TileConfig& config) { asm volatile("ldtilecfg %0" ::"m"(config)); }
+  template <int t>
+  static void zero() {
+    asm volatile("tilezero %%tmm%c0" ::"i"(t));
+  }
+  template <int t>
+  static void load(const void* from, int64_t row_bytes) {
+    asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(row_bytes), "i"(t) : "memory");
+  }
+  template <int t>
+  static void store(void* to, int64_t row_bytes) {
+    asm volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(to), "r"(row_bytes), "i"(t) : "memory");
+  }
+  template <int c, int a, int b>
+  static void dot() {
+    asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(c), "i"(a), "i"(b));
+  }
+};
+
+using Kernel = AmxGemm<HardwareTiles>;
+
+}  // namespace
+
+constinit const GemmKernel gemm_bf16_bf16_f32_32x32k2_amx{"gemm_bf16_bf16_f32_32x32k2_amx",
+                                                          Isa::amx,
+                                                          DType::bf16,
+                                                          DType::bf16,
+                                                          DType::f32,
+                                                          Kernel::kMr,
+                                                          Kernel::kNr,
+                                                          Kernel::kKr,
+                                                          Kernel::kKMultiple,
+                                                          Kernel::run};
+
+}  // namespace quern::kernels
