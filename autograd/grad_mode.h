@@ -23,4 +23,14 @@ class NoGradGuard : GradMode {
   NoGradGuard() : GradMode(false) {}
 };
 
+namespace detail {
+/// A thread's switches. That of autocast (ops/autocast.h) is kept here because backward() turns off
+/// both.
+struct ThreadMode {
+  bool grad = true;
+  bool autocast = false;
+};
+ThreadMode& thread_mode();
+}  // namespace detail
+
 }  // namespace quern

@@ -1,0 +1,178 @@
+// The engine: Tensor's autograd members, and backward(), Kahn's topological order over the graph.
+// Each variable is visited once, when all of its consumers have added to its gradient. The order
+// follows from the structure of the graph alone, so sums come out the same in every run.
+#include <stdexcept>
+#include <unordered_map>
+
+#include "quern/autograd/accumulate.h"
+#include "quern/autograd/node.h"
+#include "quern/tensor/raw.h"
+
+namespace quern {
+namespace {
+
+Variable* meta(const Tensor& t) { return static_cast<Variable*>(t.autograd()); }
+
+Variable& meta_or_new(const Tensor& t) {
+  if (meta(t) == nullptr) t.set_autograd(std::make_shared<Variable>(t));
+  return *meta(t);
+}
+
+/// Backward passes record nothing and compute in the dtypes they are given.
+class BackwardMode {
+ public:
+  BackwardMode() : before_(detail::thread_mode()) { detail::thread_mode() = {false, false}; }
+  ~BackwardMode() { detail::thread_mode() = before_; }
+  BackwardMode(const BackwardMode&) = delete;
+  BackwardMode& operator=(const BackwardMode&) = delete;
+
+ private:
+  detail::ThreadMode before_;
+};
+
+/// What is known of a variable's gradient while backward() runs.
+struct Pending {
+  int64_t consumers = 0;  ///< that have not contributed yet
+  Tensor grad;            ///< the sum of those that have
+};
+using Graph = std::unordered_map<const Variable*, Pending>;
+
+/// Counts the consumers of every variable between `root` and the leaves.
+Graph explore(const Variable* root) {
+  Graph graph;
+  graph[root];
+  std::vector<const Variable*> stack{root};
+  while (!stack.empty()) {
+    const Node* node = stack.back()->node.get();
+    stack.pop_back();
+    if (node == nullptr) continue;
+    check(!node->released(), "backward",
+          "graph: expected one not yet differentiated, got {}'s saved tensors freed; pass "
+          "retain_graph "
+          "to the first backward()",
+          node->op);
+    for (const auto& input : node->inputs)
+      if (input && graph[input.get()].consumers++ == 0) stack.push_back(input.get());
+  }
+  return graph;
+}
+
+Tensor run_hooks(const Variable& v, Tensor grad) {
+  for (const auto& hook : v.hooks) {
+    Tensor replaced = hook(grad);
+    if (!replaced.defined()) continue;
+    check(replaced.shape() == v.shape && is_floating(replaced.dtype()), "register_hook",
+          "gradient: expected a floating tensor of shape {}, got {}", v.shape, replaced.describe());
+    grad = std::move(replaced);
+  }
+  return grad;
+}
+
+void accumulate(Variable& leaf, Tensor grad) {
+  if (!leaf.grad.defined()) {
+    leaf.grad = detail::owned(std::move(grad), leaf.dtype, leaf.format);
+  } else if (leaf.grad.is_dense_as(leaf.grad.format())) {
+    detail::add_(leaf.grad, grad);
+  } else {  // one that the user set
+    leaf.grad = detail::add(leaf.grad, std::move(grad));
+  }
+}
+
+/// The node's backward pass, held to its contract.
+Tensors differentiate(Node& node, const Variable& output, Tensor dy) {
+  if (node.grad_dtype == GradDType::of_output) dy = raw::to(dy, output.dtype);
+  Tensors grads = node.backward(dy);
+  const auto broken = [&](const std::string& what) {
+    throw std::logic_error(fmt::format("backward of {}: {}", node.op, what));
+  };
+  if (grads.size() != node.inputs.size())
+    broken(fmt::format("{} gradients for {} inputs", grads.size(), node.inputs.size()));
+  for (size_t i = 0; i < grads.size(); ++i) {
+    const Variable* input = node.inputs[i].get();
+    if (input == nullptr) continue;
+    if (!grads[i].defined() || grads[i].shape() != input->shape || !is_floating(grads[i].dtype()))
+      broken(fmt::format("gradient {} is {}, its input has shape {}", i, describe(grads[i]),
+                         input->shape));
+  }
+  return grads;
+}
+
+void run_backward(Variable& root, Tensor gradient, bool retain_graph) {
+  Graph graph = explore(&root);
+  graph[&root].grad = std::move(gradient);
+  std::vector<Variable*> ready{&root};
+  while (!ready.empty()) {
+    Variable& v = *ready.back();
+    ready.pop_back();
+    Tensor grad = run_hooks(v, std::move(graph[&v].grad));
+    if (!v.node) {
+      if (v.requires_grad) accumulate(v, std::move(grad));
+      continue;
+    }
+    Tensors grads = differentiate(*v.node, v, std::move(grad));
+    if (!retain_graph) v.node->release();
+    for (size_t i = 0; i < grads.size(); ++i) {
+      Variable* input = v.node->inputs[i].get();
+      if (input == nullptr) continue;
+      Pending& pending = graph[input];
+      Tensor part = std::move(grads[i]);
+      pending.grad = pending.grad.defined() ? detail::add(std::move(pending.grad), std::move(part))
+                                            : std::move(part);
+      if (--pending.consumers == 0) ready.push_back(input);
+    }
+  }
+}
+
+}  // namespace
+
+bool Tensor::requires_grad() const { return meta(*this) != nullptr && meta(*this)->requires_grad; }
+
+bool Tensor::is_leaf() const { return meta(*this) == nullptr || !meta(*this)->node; }
+
+Tensor& Tensor::requires_grad_(bool value) {
+  check(defined(), "requires_grad_", "tensor: expected a defined tensor, got undefined");
+  check(is_leaf(), "requires_grad_", "tensor: expected a leaf, got the output of {}",
+        is_leaf() ? "" : meta(*this)->node->op);
+  check(!value || is_floating(dtype()), "requires_grad_",
+        "dtype: expected bf16, f32 or f64, got {}", dtype());
+  if (value || meta(*this) != nullptr) meta_or_new(*this).requires_grad = value;
+  return *this;
+}
+
+Tensor Tensor::grad() const { return meta(*this) == nullptr ? Tensor() : meta(*this)->grad; }
+
+void Tensor::set_grad(Tensor grad) {
+  check(defined(), "set_grad", "tensor: expected a defined tensor, got undefined");
+  check(is_leaf(), "set_grad", "tensor: expected a leaf, got the output of {}",
+        is_leaf() ? "" : meta(*this)->node->op);
+  check(!grad.defined() || (grad.shape() == shape() && grad.dtype() == dtype()), "set_grad",
+        "grad: expected {} {}, got {}", dtype(), shape(), quern::describe(grad));
+  if (grad.defined() || meta(*this) != nullptr) meta_or_new(*this).grad = std::move(grad);
+}
+
+Tensor Tensor::detach() const {
+  check(defined(), "detach", "tensor: expected a defined tensor, got undefined");
+  return raw::alias(*this);
+}
+
+void Tensor::register_hook(std::function<Tensor(const Tensor&)> hook) const {
+  check(requires_grad(), "register_hook", "tensor: expected one that requires a gradient, got {}",
+        quern::describe(*this));
+  meta(*this)->hooks.push_back(std::move(hook));
+}
+
+void Tensor::backward(const Tensor& gradient, bool retain_graph) const {
+  check(requires_grad(), "backward", "tensor: expected one that requires a gradient, got {}",
+        quern::describe(*this));
+  check(gradient.defined() || numel() == 1, "backward",
+        "gradient: expected one for a tensor that is not a scalar, got undefined for {}",
+        describe());
+  check(!gradient.defined() || (gradient.shape() == shape() && is_floating(gradient.dtype())),
+        "backward", "gradient: expected a floating tensor of shape {}, got {}", shape(),
+        quern::describe(gradient));
+  const auto root = variable(*this);  // a hook may let go of this tensor
+  const BackwardMode mode;
+  run_backward(*root, gradient.defined() ? gradient.detach() : ones_like(*this), retain_graph);
+}
+
+}  // namespace quern
