@@ -1,0 +1,272 @@
+#include <doctest/doctest.h>
+
+#include <cstring>
+#include <memory>
+
+#include "optim/oracle.h"
+#include "quern/autograd/node.h"
+#include "quern/optim/adamw.h"
+#include "quern/optim/sgd.h"
+#include "quern/tensor/parallel.h"
+#include "quern/tensor/random.h"
+#include "quern/tensor/raw.h"
+
+using namespace quern;
+using namespace quern::optim;
+using testing::Oracle;
+
+namespace {
+
+/// Values of this dtype and format, 0.1..1.1, so that second moments stay away from zero.
+Tensor values(const Shape& shape, uint64_t seed, DType dtype = DType::f32,
+              MemoryFormat format = MemoryFormat::contiguous) {
+  Tensor t = empty(shape, dtype, format);
+  Generator generator(seed);
+  uniform_(t, 0.1, 1.1, generator);
+  return t;
+}
+
+Tensor leaf(const Shape& shape, uint64_t seed, DType dtype = DType::f32,
+            MemoryFormat format = MemoryFormat::contiguous) {
+  return values(shape, seed, dtype, format).requires_grad_();
+}
+
+bool same_bits(const Tensor& a, const Tensor& b) {
+  const Tensor x = raw::contiguous(a), y = raw::contiguous(b);
+  return x.dtype() == y.dtype() && x.shape() == y.shape() &&
+         std::memcmp(x.raw(), y.raw(), static_cast<size_t>(x.nbytes())) == 0;
+}
+
+/// Six steps of an optimizer on `param` against the oracle of every element; the rate halves after
+/// three.
+template <class Algorithm, class Options>
+void check_against_oracle(Tensor param, Options options) {
+  std::vector<Oracle> oracles;
+  for (double value : raw::to_vector<double>(param))
+    oracles.push_back(testing::oracle(param.dtype(), value));
+
+  Algorithm optimizer({param}, options);
+  for (uint64_t step = 0; step < 6; ++step) {
+    if (step == 3) optimizer.set_lr(options.lr /= 2);
+    const Tensor grad = values(param.shape(), 100 + step, param.dtype());
+    param.set_grad(grad);
+    optimizer.step();
+
+    const auto gradients = raw::to_vector<double>(grad), actual = raw::to_vector<double>(param);
+    for (size_t i = 0; i < oracles.size(); ++i) {
+      oracles[i].step(gradients[i], options);
+      CAPTURE(step);
+      CAPTURE(i);
+      CAPTURE(actual[i]);
+      CAPTURE(static_cast<double>(oracles[i].param.value));
+      REQUIRE(oracles[i].param.covers(actual[i]));
+    }
+  }
+}
+
+/// The parameter after `steps` steps with the gradients of values(100), values(101), ...
+void train(Optimizer& optimizer, Tensor param, uint64_t first, uint64_t steps) {
+  for (uint64_t step = first; step < first + steps; ++step) {
+    param.set_grad(values(param.shape(), 100 + step));
+    optimizer.step();
+  }
+}
+
+}  // namespace
+
+TEST_CASE("sgd follows the formula with every combination of options") {
+  for (DType dtype : {DType::f32, DType::f64, DType::bf16})
+    for (double momentum : {0.0, 0.9})
+      for (double dampening : {0.0, 0.3})
+        for (double weight_decay : {0.0, 0.05})
+          for (bool nesterov : {false, true}) {
+            if (nesterov && (momentum == 0 || dampening != 0)) continue;
+            CAPTURE(dtype);
+            check_against_oracle<SGD>(leaf({3, 7}, 1, dtype),
+                                      SGDOptions{0.1, momentum, dampening, weight_decay, nesterov});
+          }
+}
+
+TEST_CASE("adamw follows the formula with every combination of options") {
+  for (DType dtype : {DType::f32, DType::f64, DType::bf16})
+    for (double weight_decay : {0.0, 0.05})
+      for (double beta1 : {0.0, 0.9})
+        for (double eps : {1e-8, 1e-2}) {
+          CAPTURE(dtype);
+          check_against_oracle<AdamW>(leaf({3, 7}, 1, dtype),
+                                      AdamWOptions{0.1, beta1, 0.95, eps, weight_decay});
+        }
+}
+
+TEST_CASE("a parameter and its gradient may lie in memory in different orders") {
+  const SGDOptions options{.lr = 0.1, .momentum = 0.9};
+  SUBCASE("channels_last parameter, contiguous gradient") {
+    check_against_oracle<SGD>(leaf({2, 3, 4, 5}, 1, DType::f32, MemoryFormat::channels_last),
+                              options);
+  }
+  SUBCASE("a strided view") {
+    Tensor whole = values({6, 10}, 1);
+    Tensor view = raw::slice(raw::transpose(whole, 0, 1), 0, 0, 10, 3).requires_grad_();
+    check_against_oracle<SGD>(view, options);
+    CHECK(same_bits(raw::slice(raw::transpose(whole, 0, 1), 0, 0, 10, 3), view));
+  }
+  SUBCASE("an empty one") { check_against_oracle<SGD>(leaf({0, 3}, 1), options); }
+}
+
+TEST_CASE("each group has its own options") {
+  Tensor a = leaf({5}, 1), b = leaf({5}, 1), c = leaf({5}, 1), d = leaf({5}, 1);
+  SGD both({{{a}, {.lr = 0.1}}, {{b}, {.lr = 0.2, .momentum = 0.5}}});
+  SGD only_a({c}, {.lr = 0.1}), only_b({d}, {.lr = 0.2, .momentum = 0.5});
+  CHECK(both.num_groups() == 2);
+  for (uint64_t step = 0; step < 2; ++step) {
+    a.set_grad(values({5}, step)), b.set_grad(values({5}, step));
+    both.step();
+    train(only_a, c, step - 100, 1);
+    train(only_b, d, step - 100, 1);
+    both.set_lr(0.3, 1);
+    only_b.set_lr(0.3);
+  }
+  CHECK(same_bits(a, c));
+  CHECK(same_bits(b, d));
+  CHECK(both.lr(0) == 0.1);
+  CHECK(both.lr(1) == 0.3);
+}
+
+TEST_CASE(
+    "a parameter without a gradient is left alone, and its first step is the first with one") {
+  Tensor trained = leaf({4}, 1), idle = leaf({4}, 2), before = raw::clone(idle);
+  SGD optimizer({trained, idle},
+                {.lr = 0.5, .momentum = 0.9, .dampening = 0.5, .weight_decay = 0.1});
+  train(optimizer, trained, 0, 2);
+  CHECK(same_bits(idle, before));
+  CHECK_FALSE(optimizer.state_dict().contains("1.momentum_buffer"));
+
+  Tensor alone = raw::clone(idle).requires_grad_();
+  SGD other({alone}, {.lr = 0.5, .momentum = 0.9, .dampening = 0.5, .weight_decay = 0.1});
+  train(optimizer, idle, 2, 1);
+  train(other, alone, 2, 1);
+  CHECK(same_bits(idle, alone));
+
+  optimizer.zero_grad();
+  CHECK_FALSE(idle.grad().defined());
+  const Tensor kept = raw::clone(trained);
+  optimizer.step();
+  CHECK(same_bits(trained, kept));
+}
+
+TEST_CASE("a step moves on the version of what it changes") {
+  Tensor param = leaf({4}, 1), idle = leaf({4}, 1);
+  AdamW optimizer({param, idle});
+  const uint64_t version = param.version(), idle_version = idle.version();
+  train(optimizer, param, 0, 1);
+  CHECK(param.version() > version);
+  CHECK(idle.version() == idle_version);
+}
+
+TEST_CASE("any number of threads gives the same bits") {
+  const int threads = num_threads();
+  Tensors sgd, adamw;
+  for (int n : {1, 2, 3}) {
+    set_num_threads(n);
+    Tensor a = leaf({100'003}, 1), b = leaf({100'003}, 1);
+    SGD by_sgd({a}, {.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01});
+    AdamW by_adamw({b}, {.lr = 0.1});
+    train(by_sgd, a, 0, 3);
+    train(by_adamw, b, 0, 3);
+    sgd.push_back(a), adamw.push_back(b);
+  }
+  set_num_threads(threads);
+  for (size_t i : {1, 2}) {
+    CHECK(same_bits(sgd[0], sgd[i]));
+    CHECK(same_bits(adamw[0], adamw[i]));
+  }
+}
+
+TEST_CASE_TEMPLATE("training goes on from a saved state with the same bits", Algorithm, SGD,
+                   AdamW) {
+  const auto make = [](Tensor param) {
+    if constexpr (std::is_same_v<Algorithm, SGD>)
+      return std::make_unique<SGD>(Tensors{param}, SGDOptions{.lr = 0.1, .momentum = 0.9});
+    else
+      return std::make_unique<AdamW>(Tensors{param}, AdamWOptions{.lr = 0.1});
+  };
+  Tensor straight = leaf({2, 3, 4, 5}, 1, DType::f32, MemoryFormat::channels_last);
+  const auto all = make(straight);
+  train(*all, straight, 0, 3);
+
+  Tensor resumed = raw::contiguous(raw::clone(straight)).requires_grad_();
+  const auto second = make(resumed);
+  second->load_state_dict(all->state_dict());
+  train(*all, straight, 3, 3);
+  train(*second, resumed, 3, 3);
+  CHECK(same_bits(straight, resumed));
+  CHECK(second->state_dict().at("0.step").template item<int64_t>() == 6);
+}
+
+TEST_CASE("a state that does not fit changes nothing") {
+  Tensor param = leaf({4}, 1);
+  AdamW optimizer({param});
+  train(optimizer, param, 0, 2);
+  const StateDict good = optimizer.state_dict();
+  CHECK(good.size() == 3);
+  const auto refused = [&](const char* message, auto&& spoil) {
+    StateDict bad = good;
+    spoil(bad);
+    CHECK_THROWS_WITH_AS(optimizer.load_state_dict(bad), message, Error);
+    CHECK(optimizer.state_dict().at("0.step").item<int64_t>() == 2);
+  };
+  refused("[adamw] state \"0.exp_avg\": expected f32 [4], got none",
+          [](StateDict& d) { d.erase("0.exp_avg"); });
+  refused("[adamw] state \"0.exp_avg_sq\": expected f32 [4], got f32 [5]",
+          [](StateDict& d) { d["0.exp_avg_sq"] = zeros({5}); });
+  refused("[adamw] state \"0.exp_avg\": expected f32 [4], got undefined",
+          [](StateDict& d) { d["0.exp_avg"] = Tensor(); });
+  refused("[adamw] state \"0.step\": expected a positive number, got 0",
+          [](StateDict& d) { d["0.step"] = zeros({}, DType::i64); });
+  refused("[adamw] state: expected that of 1 parameters with a step each, got \"0.exp_avg\"",
+          [](StateDict& d) { d.erase("0.step"); });
+  refused("[adamw] state: expected that of 1 parameters with a step each, got \"1.step\"",
+          [](StateDict& d) { d["1.step"] = ones({}, DType::i64); });
+}
+
+TEST_CASE("optimizers refuse what they cannot train") {
+  Tensor param = leaf({4}, 1);
+  CHECK_THROWS_WITH_AS(SGD(Tensors{}),
+                       "[sgd] parameters: expected at least one in group 0, got none", Error);
+  CHECK_THROWS_WITH_AS(SGD(std::vector<Group<SGDOptions>>{}),
+                       "[sgd] parameters: expected at least one, got none", Error);
+  CHECK_THROWS_WITH_AS(AdamW({param, Tensor()}),
+                       "[adamw] parameters[1]: expected a floating tensor, got undefined", Error);
+  CHECK_THROWS_WITH_AS(AdamW({zeros({2}, DType::i64)}),
+                       "[adamw] parameters[0]: expected a floating tensor, got i64 [2]", Error);
+  CHECK_THROWS_WITH_AS(SGD({{{param}, {}}, {{param}, {}}}),
+                       "[sgd] parameters[1]: expected each parameter once, got f32 [4] again",
+                       Error);
+
+  CHECK_THROWS_WITH_AS(SGD({param}, {.lr = -1}),
+                       "[sgd] lr: expected a finite number of at least 0, got -1", Error);
+  CHECK_THROWS_AS(SGD({param}, {.lr = std::nan("")}), Error);
+  CHECK_THROWS_AS(SGD({param}, {.momentum = -0.1}), Error);
+  CHECK_THROWS_AS(SGD({param}, {.weight_decay = -0.1}), Error);
+  CHECK_THROWS_WITH_AS(
+      SGD({param}, {.momentum = 0.9, .dampening = 0.1, .nesterov = true}),
+      "[sgd] nesterov: expected a momentum and no dampening, got momentum 0.9, dampening 0.1",
+      Error);
+  CHECK_THROWS_AS(SGD({param}, {.nesterov = true}), Error);
+  CHECK_THROWS_WITH_AS(AdamW({param}, {.beta2 = 1}),
+                       "[adamw] beta1, beta2: expected less than 1, got 0.9, 1", Error);
+  CHECK_THROWS_AS(AdamW({param}, {.eps = -1e-8}), Error);
+
+  SGD optimizer({param});
+  CHECK_THROWS_AS(optimizer.set_lr(-1), Error);
+  CHECK_THROWS_WITH_AS(optimizer.set_lr(1, 1), "[sgd] group: expected less than 1, got 1", Error);
+  CHECK(optimizer.lr() == 1e-3);
+}
+
+TEST_CASE("optimizers take leaves only") {
+  Tensor param = leaf({4}, 1);
+  const Tensor y =
+      record("twice", zeros({4}), {param}, [](const Tensor& dy, Needs) -> Tensors { return {dy}; });
+  CHECK_THROWS_WITH_AS(
+      SGD({y}), "[sgd] parameters[0]: expected a leaf, got the output of an op, f32 [4]", Error);
+}
