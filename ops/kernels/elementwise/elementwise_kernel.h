@@ -1,0 +1,48 @@
+// The contract of an elementwise kernel: a run of n elements, y[i] = f(x[i]; p, q) or f(a[i], b[i];
+// p, q). f32 and bf16 are computed in f32 and rounded once, f64 in f64, integers in their own type.
+// An element's result does not depend on its place in the run. y may be x, a or b themselves, but
+// not overlap otherwise. Files compiled with ISA flags include this.
+#pragma once
+#include <cstdint>
+
+#include "quern/tensor/types.h"
+
+namespace quern::kernels {
+
+enum class Unary : uint8_t {
+#define QUERN_UNARY_NUMBER(op) op,
+#define QUERN_UNARY_REAL(op) op,
+#define QUERN_BINARY_NUMBER(op)
+#define QUERN_BINARY_REAL(op)
+#include "quern/ops/kernels/elementwise/ops.inc"
+};
+
+enum class Binary : uint8_t {
+#define QUERN_UNARY_NUMBER(op)
+#define QUERN_UNARY_REAL(op)
+#define QUERN_BINARY_NUMBER(op) op,
+#define QUERN_BINARY_REAL(op) op,
+#include "quern/ops/kernels/elementwise/ops.inc"
+};
+
+/// Which operand of a binary run is one value for all: a pointer to a value of the type computed in
+/// (a float for bf16), so that a number need not be rounded to the elements' dtype.
+enum class Run : uint8_t { dense_dense, scalar_dense, dense_scalar };
+
+struct UnaryKernel {
+  const char* name;  // <op>_<dtype>_<isa>; the naive one ends in _reference
+  Isa isa;
+  Unary op;
+  DType dtype;
+  void (*run)(int64_t n, const void* x, void* y, double p, double q);
+};
+
+struct BinaryKernel {
+  const char* name;
+  Isa isa;
+  Binary op;
+  DType dtype;
+  void (*run)(int64_t n, const void* a, const void* b, void* y, Run mode, double p, double q);
+};
+
+}  // namespace quern::kernels

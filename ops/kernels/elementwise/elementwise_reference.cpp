@@ -1,0 +1,156 @@
+// The definition of every elementwise function: the oracle of the vector kernels, the last
+// candidate of dispatch, and what runs on f64 and integers. Floating dtypes are computed in double
+// and rounded once.
+#include <cmath>
+#include <limits>
+#include <type_traits>
+
+#include "quern/ops/kernels/elementwise/elementwise_records.h"
+#include "quern/tensor/bfloat16.h"
+
+namespace quern::kernels {
+namespace {
+
+/// What T is computed in, and what a scalar operand points to.
+template <class T>
+using Compute = std::conditional_t<std::is_integral_v<T>, T, double>;
+template <class T>
+using ScalarOperand = std::conditional_t<std::is_same_v<T, bfloat16>, float, T>;
+
+// X is double or an integer.
+template <class X>
+X neg(X x, X, X) {
+  return static_cast<X>(-x);
+}
+template <class X>
+X abs(X x, X, X) {
+  if constexpr (std::is_unsigned_v<X>)
+    return x;
+  else
+    return std::abs(x);
+}
+template <class X>
+X relu(X x, X, X) {
+  return x <= 0 ? 0 : x;
+}
+template <class X>
+X clamp(X x, X low, X high) {
+  x = x < low ? low : x;
+  return x > high ? high : x;
+}
+double sqrt(double x, double, double) { return std::sqrt(x); }
+double exp(double x, double, double) { return std::exp(x); }
+double log(double x, double, double) { return std::log(x); }
+double tanh(double x, double, double) { return std::tanh(x); }
+double sigmoid(double x, double, double) { return 1 / (1 + std::exp(-x)); }
+double normal_cdf(double x) { return 0.5 * (1 + std::erf(x * 0.70710678118654752)); }
+double gelu(double x, double, double) { return x * normal_cdf(x); }
+double silu(double x, double, double) { return x / (1 + std::exp(-x)); }
+
+template <class X>
+X add(X a, X b, X, X) {
+  return static_cast<X>(a + b);
+}
+template <class X>
+X sub(X a, X b, X, X) {
+  return static_cast<X>(a - b);
+}
+template <class X>
+X mul(X a, X b, X, X) {
+  return static_cast<X>(a * b);
+}
+template <class X>
+X maximum(X a, X b, X, X) {
+  return a > b || a != a ? a : b;
+}
+double div(double a, double b, double, double) { return a / b; }
+double pow(double a, double b, double, double) { return std::pow(a, b); }
+double add_scaled(double a, double b, double p, double) { return a + p * b; }
+
+double abs_backward_x(double dy, double x, double, double) { return x == 0 ? 0 : x < 0 ? -dy : dy; }
+double relu_backward_y(double dy, double y, double, double) { return y <= 0 ? 0 : dy; }
+double clamp_backward_x(double dy, double x, double low, double high) {
+  return x >= low && x <= high ? dy : 0;
+}
+double sqrt_backward_y(double dy, double y, double, double) { return 0.5 * dy / y; }
+double tanh_backward_y(double dy, double y, double, double) { return dy * ((1 - y) * (1 + y)); }
+double sigmoid_backward_y(double dy, double y, double, double) { return dy * (y * (1 - y)); }
+double gelu_backward_x(double dy, double x, double, double) {
+  return dy * (normal_cdf(x) + x * 0.39894228040143268 * std::exp(-0.5 * x * x));
+}
+double silu_backward_x(double dy, double x, double, double) {
+  const double s = 1 / (1 + std::exp(-x));
+  return dy * (s * (1 + x * (1 - s)));
+}
+
+double maximum_by_a(double a, double b, double, double) { return a < b ? 0 : a == b ? 0.5 : 1; }
+double pow_by_a(double a, double b, double, double) { return b == 0 ? 0 : b * std::pow(a, b - 1); }
+double pow_by_b(double a, double b, double, double) {
+  return a == 0 && b >= 0 ? 0 : std::pow(a, b) * std::log(a);
+}
+
+template <class T>
+Compute<T> bound(double p) {
+  if constexpr (std::is_integral_v<T>) {  // of an integer's clamp: its range, where p lies beyond
+    using Limits = std::numeric_limits<T>;
+    if (!(p > static_cast<double>(Limits::lowest()))) return Limits::lowest();
+    if (p >= static_cast<double>(Limits::max())) return Limits::max();
+  }
+  return static_cast<Compute<T>>(p);
+}
+
+template <class T, auto f>
+void unary(int64_t n, const void* x_, void* y_, double p_, double q_) {
+  const T* x = static_cast<const T*>(x_);
+  T* y = static_cast<T*>(y_);
+  const Compute<T> p = bound<T>(p_), q = bound<T>(q_);
+  for (int64_t i = 0; i < n; ++i) y[i] = static_cast<T>(f(static_cast<Compute<T>>(x[i]), p, q));
+}
+
+template <class T, auto f>
+void binary(int64_t n, const void* a_, const void* b_, void* y_, Run mode, double p_, double q_) {
+  using X = Compute<T>;
+  const auto a_at = [&, scalar = mode == Run::scalar_dense](int64_t i) {
+    return scalar ? static_cast<X>(*static_cast<const ScalarOperand<T>*>(a_))
+                  : static_cast<X>(static_cast<const T*>(a_)[i]);
+  };
+  const auto b_at = [&, scalar = mode == Run::dense_scalar](int64_t i) {
+    return scalar ? static_cast<X>(*static_cast<const ScalarOperand<T>*>(b_))
+                  : static_cast<X>(static_cast<const T*>(b_)[i]);
+  };
+  T* y = static_cast<T*>(y_);
+  const X p = bound<T>(p_), q = bound<T>(q_);
+  for (int64_t i = 0; i < n; ++i) y[i] = static_cast<T>(f(a_at(i), b_at(i), p, q));
+}
+
+}  // namespace
+
+#define QUERN_RECORD(kind, Kind, op, T, dtype, f) \
+  {#op "_" #dtype "_reference", Isa::portable, Kind::op, DType::dtype, kind<T, f>},
+#define QUERN_REAL(kind, Kind, op, f)             \
+  QUERN_RECORD(kind, Kind, op, float, f32, f)     \
+  QUERN_RECORD(kind, Kind, op, bfloat16, bf16, f) \
+  QUERN_RECORD(kind, Kind, op, double, f64, f)
+#define QUERN_NUMBER(kind, Kind, op)                      \
+  QUERN_REAL(kind, Kind, op, op<double>)                  \
+  QUERN_RECORD(kind, Kind, op, int64_t, i64, op<int64_t>) \
+  QUERN_RECORD(kind, Kind, op, int32_t, i32, op<int32_t>) \
+  QUERN_RECORD(kind, Kind, op, uint8_t, u8, op<uint8_t>)
+
+constinit const UnaryKernel unary_reference[] = {
+#define QUERN_UNARY_NUMBER(op) QUERN_NUMBER(unary, Unary, op)
+#define QUERN_UNARY_REAL(op) QUERN_REAL(unary, Unary, op, op)
+#define QUERN_BINARY_NUMBER(op)
+#define QUERN_BINARY_REAL(op)
+#include "quern/ops/kernels/elementwise/ops.inc"
+};
+
+constinit const BinaryKernel binary_reference[] = {
+#define QUERN_UNARY_NUMBER(op)
+#define QUERN_UNARY_REAL(op)
+#define QUERN_BINARY_NUMBER(op) QUERN_NUMBER(binary, Binary, op)
+#define QUERN_BINARY_REAL(op) QUERN_REAL(binary, Binary, op, op)
+#include "quern/ops/kernels/elementwise/ops.inc"
+};
+
+}  // namespace quern::kernels
