@@ -1,14 +1,17 @@
 #include "quern/ops/kernels/elementwise/elementwise_simd.h"
-#include "quern/ops/kernels/simd/avx2.h"
 
 namespace quern::kernels {
 
+using Arch = xsimd::fma3<xsimd::avx2>;
+#define QUERN_RECORD(kind, Kind, op, dtype, T) \
+  {#op "_" #dtype "_avx2", Isa::avx2, Kind::op, DType::dtype, kind<Arch, T, Formula<Arch>::op>},
+#define QUERN_RECORDS(kind, Kind, op)      \
+  QUERN_RECORD(kind, Kind, op, f32, float) \
+  QUERN_RECORD(kind, Kind, op, bf16, bfloat16)
+
 constinit const UnaryKernel unary_avx2[] = {
-#define QUERN_UNARY_NUMBER(op) QUERN_UNARY_REAL(op)
-#define QUERN_UNARY_REAL(op)                                                                  \
-  {#op "_f32_avx2", Isa::avx2, Unary::op, DType::f32, unary<Avx2, float, Formula<Avx2>::op>}, \
-      {#op "_bf16_avx2", Isa::avx2, Unary::op, DType::bf16,                                   \
-       unary<Avx2, uint16_t, Formula<Avx2>::op>},
+#define QUERN_UNARY_NUMBER(op) QUERN_RECORDS(unary, Unary, op)
+#define QUERN_UNARY_REAL(op) QUERN_RECORDS(unary, Unary, op)
 #define QUERN_BINARY_NUMBER(op)
 #define QUERN_BINARY_REAL(op)
 #include "quern/ops/kernels/elementwise/ops.inc"
@@ -17,11 +20,8 @@ constinit const UnaryKernel unary_avx2[] = {
 constinit const BinaryKernel binary_avx2[] = {
 #define QUERN_UNARY_NUMBER(op)
 #define QUERN_UNARY_REAL(op)
-#define QUERN_BINARY_NUMBER(op) QUERN_BINARY_REAL(op)
-#define QUERN_BINARY_REAL(op)                                                                   \
-  {#op "_f32_avx2", Isa::avx2, Binary::op, DType::f32, binary<Avx2, float, Formula<Avx2>::op>}, \
-      {#op "_bf16_avx2", Isa::avx2, Binary::op, DType::bf16,                                    \
-       binary<Avx2, uint16_t, Formula<Avx2>::op>},
+#define QUERN_BINARY_NUMBER(op) QUERN_RECORDS(binary, Binary, op)
+#define QUERN_BINARY_REAL(op) QUERN_RECORDS(binary, Binary, op)
 #include "quern/ops/kernels/elementwise/ops.inc"
 };
 

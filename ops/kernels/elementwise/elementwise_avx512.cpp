@@ -1,15 +1,17 @@
 #include "quern/ops/kernels/elementwise/elementwise_simd.h"
-#include "quern/ops/kernels/simd/avx512.h"
 
 namespace quern::kernels {
 
+using Arch = xsimd::avx512bw;
+#define QUERN_RECORD(kind, Kind, op, dtype, T) \
+  {#op "_" #dtype "_avx512", Isa::avx512, Kind::op, DType::dtype, kind<Arch, T, Formula<Arch>::op>},
+#define QUERN_RECORDS(kind, Kind, op)      \
+  QUERN_RECORD(kind, Kind, op, f32, float) \
+  QUERN_RECORD(kind, Kind, op, bf16, bfloat16)
+
 constinit const UnaryKernel unary_avx512[] = {
-#define QUERN_UNARY_NUMBER(op) QUERN_UNARY_REAL(op)
-#define QUERN_UNARY_REAL(op)                                    \
-  {#op "_f32_avx512", Isa::avx512, Unary::op, DType::f32,       \
-   unary<Avx512, float, Formula<Avx512>::op>},                  \
-      {#op "_bf16_avx512", Isa::avx512, Unary::op, DType::bf16, \
-       unary<Avx512, uint16_t, Formula<Avx512>::op>},
+#define QUERN_UNARY_NUMBER(op) QUERN_RECORDS(unary, Unary, op)
+#define QUERN_UNARY_REAL(op) QUERN_RECORDS(unary, Unary, op)
 #define QUERN_BINARY_NUMBER(op)
 #define QUERN_BINARY_REAL(op)
 #include "quern/ops/kernels/elementwise/ops.inc"
@@ -18,12 +20,8 @@ constinit const UnaryKernel unary_avx512[] = {
 constinit const BinaryKernel binary_avx512[] = {
 #define QUERN_UNARY_NUMBER(op)
 #define QUERN_UNARY_REAL(op)
-#define QUERN_BINARY_NUMBER(op) QUERN_BINARY_REAL(op)
-#define QUERN_BINARY_REAL(op)                                    \
-  {#op "_f32_avx512", Isa::avx512, Binary::op, DType::f32,       \
-   binary<Avx512, float, Formula<Avx512>::op>},                  \
-      {#op "_bf16_avx512", Isa::avx512, Binary::op, DType::bf16, \
-       binary<Avx512, uint16_t, Formula<Avx512>::op>},
+#define QUERN_BINARY_NUMBER(op) QUERN_RECORDS(binary, Binary, op)
+#define QUERN_BINARY_REAL(op) QUERN_RECORDS(binary, Binary, op)
 #include "quern/ops/kernels/elementwise/ops.inc"
 };
 

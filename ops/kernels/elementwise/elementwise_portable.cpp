@@ -1,15 +1,18 @@
 #include "quern/ops/kernels/elementwise/elementwise_simd.h"
-#include "quern/ops/kernels/simd/portable.h"
 
 namespace quern::kernels {
 
+using Arch = xsimd::default_arch;
+#define QUERN_RECORD(kind, Kind, op, dtype, T)                        \
+  {#op "_" #dtype "_portable", Isa::portable, Kind::op, DType::dtype, \
+   kind<Arch, T, Formula<Arch>::op>},
+#define QUERN_RECORDS(kind, Kind, op)      \
+  QUERN_RECORD(kind, Kind, op, f32, float) \
+  QUERN_RECORD(kind, Kind, op, bf16, bfloat16)
+
 constinit const UnaryKernel unary_portable[] = {
-#define QUERN_UNARY_NUMBER(op) QUERN_UNARY_REAL(op)
-#define QUERN_UNARY_REAL(op)                                        \
-  {#op "_f32_portable", Isa::portable, Unary::op, DType::f32,       \
-   unary<Portable, float, Formula<Portable>::op>},                  \
-      {#op "_bf16_portable", Isa::portable, Unary::op, DType::bf16, \
-       unary<Portable, uint16_t, Formula<Portable>::op>},
+#define QUERN_UNARY_NUMBER(op) QUERN_RECORDS(unary, Unary, op)
+#define QUERN_UNARY_REAL(op) QUERN_RECORDS(unary, Unary, op)
 #define QUERN_BINARY_NUMBER(op)
 #define QUERN_BINARY_REAL(op)
 #include "quern/ops/kernels/elementwise/ops.inc"
@@ -18,12 +21,8 @@ constinit const UnaryKernel unary_portable[] = {
 constinit const BinaryKernel binary_portable[] = {
 #define QUERN_UNARY_NUMBER(op)
 #define QUERN_UNARY_REAL(op)
-#define QUERN_BINARY_NUMBER(op) QUERN_BINARY_REAL(op)
-#define QUERN_BINARY_REAL(op)                                        \
-  {#op "_f32_portable", Isa::portable, Binary::op, DType::f32,       \
-   binary<Portable, float, Formula<Portable>::op>},                  \
-      {#op "_bf16_portable", Isa::portable, Binary::op, DType::bf16, \
-       binary<Portable, uint16_t, Formula<Portable>::op>},
+#define QUERN_BINARY_NUMBER(op) QUERN_RECORDS(binary, Binary, op)
+#define QUERN_BINARY_REAL(op) QUERN_RECORDS(binary, Binary, op)
 #include "quern/ops/kernels/elementwise/ops.inc"
 };
 

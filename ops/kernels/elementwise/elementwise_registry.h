@@ -8,8 +8,8 @@
 namespace quern::kernels {
 
 /// Every record, for each function and dtype best first, the reference last.
-std::span<const UnaryKernel> unary_kernels();
-std::span<const BinaryKernel> binary_kernels();
+std::span<const UnaryKernel* const> unary_kernels();
+std::span<const BinaryKernel* const> binary_kernels();
 
 /// The first record of this function and dtype whose ISA is enabled. `caller` is the op that errors
 /// name: a dtype that the function has no kernel for.
