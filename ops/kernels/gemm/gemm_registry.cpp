@@ -42,15 +42,25 @@ constexpr int64_t round_up(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-template <class T>
+/// kKr of the kernel; b's columns lie 1 apart, or any distance.
+template <int kKr, class T>
 void pack_panel(const GemmKernel& kernel, const T* b, int64_t row_stride, int64_t col_stride,
                 int64_t k, int64_t n, T* panel) {
-  const int64_t nr = kernel.nr, kr = kernel.kr;
-  std::fill_n(panel, n < nr || k % kernel.k_multiple != 0 ? panel_elements(kernel, k) : 0, T{});
-  for (int64_t p = 0; p < k; ++p) {
-    const T* from = b + p * row_stride;
-    T* to = panel + p / kr * nr * kr + p % kr;
-    for (int64_t j = 0; j < n; ++j) to[j * kr] = from[j * col_stride];
+  constexpr int64_t kBlock = 16;  // of rows: a B that lies by columns is read by whole cache lines
+  const int64_t row = int64_t{kernel.nr} * kKr;
+  if (n < kernel.nr || k % kernel.k_multiple != 0)
+    std::fill_n(panel, panel_elements(kernel, k), T{});
+  for (int64_t first = 0; first < k; first += kBlock) {
+    const int64_t last = std::min(k, first + kBlock);
+    if (col_stride == 1) {
+      for (int64_t p = first; p < last; ++p)
+        for (int64_t j = 0; j < n; ++j)
+          panel[p / kKr * row + j * kKr + p % kKr] = b[p * row_stride + j];
+    } else {
+      for (int64_t j = 0; j < n; ++j)
+        for (int64_t p = first; p < last; ++p)
+          panel[p / kKr * row + j * kKr + p % kKr] = b[p * row_stride + j * col_stride];
+    }
   }
 }
 
@@ -82,8 +92,8 @@ int64_t panel_count(const GemmKernel& kernel, int64_t n) { return (n + kernel.nr
 void pack_b_panel(const GemmKernel& kernel, const void* b, int64_t row_stride, int64_t col_stride,
                   int64_t k, int64_t n, void* panel) {
   visit_floating("gemm", kernel.b, [&]<class T>(std::type_identity<T>) {
-    pack_panel(kernel, static_cast<const T*>(b), row_stride, col_stride, k, n,
-               static_cast<T*>(panel));
+    const auto pack = kernel.kr == 1 ? pack_panel<1, T> : pack_panel<2, T>;
+    pack(kernel, static_cast<const T*>(b), row_stride, col_stride, k, n, static_cast<T*>(panel));
   });
 }
 
