@@ -1,0 +1,16 @@
+// All of nn: `#include <quern/nn/nn.h>`.
+#pragma once
+#include "quern/nn/activation.h"
+#include "quern/nn/conv2d.h"
+#include "quern/nn/dropout.h"
+#include "quern/nn/embedding.h"
+#include "quern/nn/flatten.h"
+#include "quern/nn/init.h"
+#include "quern/nn/linear.h"
+#include "quern/nn/loss.h"
+#include "quern/nn/module.h"
+#include "quern/nn/norm.h"
+#include "quern/nn/pooling.h"
+#include "quern/nn/resnet.h"
+#include "quern/nn/safetensors.h"
+#include "quern/nn/sequential.h"

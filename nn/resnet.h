@@ -1,0 +1,45 @@
+// ResNet v1.5: He et al., "Deep residual learning for image recognition", CVPR'16, with the stride
+// in the bottleneck's 3×3 convolution. Parameters and buffers are named as in torchvision, so that
+// its weights load.
+#pragma once
+#include <array>
+#include <string_view>
+
+#include "quern/nn/conv2d.h"
+#include "quern/nn/linear.h"
+#include "quern/nn/norm.h"
+#include "quern/nn/sequential.h"
+
+namespace quern::nn {
+
+struct ResNetOptions {
+  int64_t num_classes = 1000;
+  /// Starts each block as the identity: weight 0 in its last batch norm.
+  bool zero_init_residual = false;
+};
+
+/// [N, 3, H, W] to logits [N, num_classes]. Convolutions start as kaiming_normal_ over fan_out for
+/// relu.
+class ResNet : public Module {
+ public:
+  enum class Block { basic, bottleneck };
+  /// `depths`: blocks in each of the four stages.
+  ResNet(Block block, const std::array<int, 4>& depths, const ResNetOptions& options = {});
+  Tensor forward(const Tensor& x) override;
+
+ private:
+  Conv2d& conv1_;
+  BatchNorm2d& bn1_;
+  Sequential &layer1_, &layer2_, &layer3_, &layer4_;
+  Linear& fc_;
+};
+
+ResNet resnet18(const ResNetOptions& options = {});   ///< 11,689,512 parameters
+ResNet resnet34(const ResNetOptions& options = {});   ///< 21,797,672
+ResNet resnet50(const ResNetOptions& options = {});   ///< 25,557,032
+ResNet resnet101(const ResNetOptions& options = {});  ///< 44,549,160
+ResNet resnet152(const ResNetOptions& options = {});  ///< 60,192,808
+/// By name: "resnet50". Error: none of these.
+ResNet resnet(std::string_view name, const ResNetOptions& options = {});
+
+}  // namespace quern::nn
