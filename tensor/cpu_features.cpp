@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdlib>
@@ -109,15 +110,18 @@ Isa best() {
 constexpr int kUnset = -1;
 std::atomic<int> cap{kUnset};
 
+Isa parse(std::string_view argument, std::string_view name) {
+  for (size_t i = 0; i < kNames.size(); ++i)
+    if (kNames[i] == name) return static_cast<Isa>(i);
+  fail("isa",
+       fmt::format("{}: expected one of {}, got \"{}\"", argument, fmt::join(kNames, ", "), name));
+}
+
 }  // namespace
 
 std::string_view to_string(Isa isa) { return kNames[static_cast<size_t>(isa)]; }
 
-Isa isa_from_string(std::string_view name) {
-  for (size_t i = 0; i < kNames.size(); ++i)
-    if (kNames[i] == name) return static_cast<Isa>(i);
-  fail("isa", fmt::format("name: expected one of {}, got \"{}\"", fmt::join(kNames, ", "), name));
-}
+Isa isa_from_string(std::string_view name) { return parse("name", name); }
 
 bool cpu_has(Isa isa) { return isa <= best(); }
 bool isa_enabled(Isa isa) { return isa <= max_isa(); }
@@ -135,7 +139,7 @@ Isa isa_cap() {
   if (now == kUnset) {
     const char* name = std::getenv("QUERN_MAX_CPU_ISA");
     const bool named = name != nullptr && *name != '\0';
-    now = static_cast<int>(named ? isa_from_string(name) : Isa::amx);
+    now = static_cast<int>(named ? parse("QUERN_MAX_CPU_ISA", name) : Isa::amx);
     cap.store(now, std::memory_order_relaxed);
   }
   return static_cast<Isa>(now);

@@ -14,8 +14,8 @@ int64_t numel(const Shape& shape) {
     check(size >= 0, "shape", "sizes: expected none negative, got {}", shape);
     any_zero |= size == 0;
     if (size == 0) continue;
-    check(size <= kLimit / product, "shape", "sizes: expected at most 2^60 elements, got {}",
-          shape);
+    check(size <= kLimit / product, "shape",
+          "sizes: expected a product below 2^60 elements, got {}", shape);
     product *= size;
   }
   return any_zero ? 0 : product;

@@ -20,7 +20,7 @@ class Dims {
   Dims() = default;
   Dims(std::initializer_list<int64_t> values) : Dims(std::span(values.begin(), values.size())) {}
   explicit Dims(std::span<const int64_t> values) : size_(static_cast<int>(values.size())) {
-    check(values.size() <= kMaxDims, "shape", "expected at most {} dimensions, got {}", kMaxDims,
+    check(values.size() <= kMaxDims, "shape", "dimensions: expected at most {}, got {}", kMaxDims,
           values.size());
     std::copy(values.begin(), values.end(), data_.begin());
   }
@@ -42,7 +42,7 @@ class Dims {
   int64_t back() const { return (*this)[size_ - 1]; }
 
   void push_back(int64_t value) {
-    check(size_ < kMaxDims, "shape", "expected at most {} dimensions, got {}", kMaxDims, size_ + 1);
+    check(size_ < kMaxDims, "shape", "dimensions: expected at most {}, got {}", kMaxDims, size_ + 1);
     data_[static_cast<size_t>(size_++)] = value;
   }
   void insert(int at, int64_t value) {

@@ -1,0 +1,136 @@
+#include "quern/tensor/parallel.h"
+
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <limits>
+#include <stdexcept>
+#include <vector>
+
+#include "quern/tensor/check.h"
+#include "run_self.h"
+
+using namespace quern;
+
+namespace {
+
+/// Sets the number of threads for a scope.
+class Threads {
+ public:
+  explicit Threads(int threads) : before_(num_threads()) { set_num_threads(threads); }
+  ~Threads() { set_num_threads(before_); }
+
+ private:
+  int before_;
+};
+
+/// A denormal times one, computed when asked: 0 where denormals are flushed.
+float denormal_product() {
+  volatile float denormal = std::numeric_limits<float>::denorm_min(), one = 1.0f;
+  return denormal * one;
+}
+
+}  // namespace
+
+TEST_CASE("parallel_for: each cell once, for any number of threads and cells") {
+  for (int threads : {1, 2, 3, 7}) {
+    const Threads guard(threads);
+    for (int64_t cells : {0, 1, 2, 3, 6, 7, 8, 1000}) {
+      std::vector<std::atomic<int>> visits(static_cast<size_t>(cells));
+      parallel_for(cells, [&](int64_t cell) {
+        ++visits[static_cast<size_t>(cell)];
+        if (thread_index() < 0 || thread_index() >= threads) FAIL("thread_index out of range");
+      });
+      for (const auto& count : visits) CHECK(count == 1);
+    }
+  }
+}
+
+TEST_CASE("parallel_for: threads have indices of their own") {
+  const Threads guard(3);
+  std::vector<int> owner(300);
+  parallel_for(300, [&](int64_t cell) { owner[static_cast<size_t>(cell)] = thread_index(); });
+  CHECK(owner.front() == 0);
+  CHECK(owner.back() == 2);
+  CHECK(thread_index() == 0);
+}
+
+TEST_CASE("parallel_chunks: covers the range, in chunks of the grain") {
+  for (int64_t n : {0, 1, 9, 10, 11, 95}) {
+    std::vector<std::atomic<int>> visits(static_cast<size_t>(n));
+    parallel_chunks(n, 10, [&](int64_t begin, int64_t end) {
+      if (begin % 10 != 0 || end - begin > 10 || begin >= end) FAIL("a wrong chunk");
+      for (int64_t i = begin; i < end; ++i) ++visits[static_cast<size_t>(i)];
+    });
+    for (const auto& count : visits) CHECK(count == 1);
+  }
+}
+
+TEST_CASE("parallel_for: the exception of the lowest cell comes back") {
+  for (int threads : {1, 2, 3}) {
+    const Threads guard(threads);
+    for (int64_t first : {0, 40, 99}) {
+      CAPTURE(first);
+      CHECK_THROWS_WITH_AS(parallel_for(100,
+                                        [&](int64_t cell) {
+                                          if (cell >= first)
+                                            throw std::runtime_error(std::to_string(cell));
+                                        }),
+                           std::to_string(first).c_str(), std::runtime_error);
+    }
+    std::atomic<int> count = 0;  // and the next one runs as if nothing had been
+    parallel_for(10, [&](int64_t) { ++count; });
+    CHECK(count == 10);
+    CHECK(thread_index() == 0);
+  }
+}
+
+TEST_CASE("parallel_for: nested, it runs in the calling thread") {
+  const Threads guard(3);
+  std::atomic<int> count = 0;
+  parallel_for(6, [&](int64_t) {
+    const int outer = thread_index();
+    parallel_for(5, [&](int64_t) {
+      ++count;
+      if (thread_index() != outer) FAIL("a nested cell left its thread");
+    });
+    if (thread_index() != outer) FAIL("a nested parallel_for changed the index");
+  });
+  CHECK(count == 30);
+}
+
+#if defined(__SSE__) || defined(__aarch64__)
+TEST_CASE("parallel_for: denormals are zero in every cell, and only there") {
+  for (int threads : {1, 3}) {
+    const Threads guard(threads);
+    for (int64_t cells : {1, 9}) {
+      std::atomic<int> kept = 0;
+      parallel_for(cells, [&](int64_t) {
+        kept += denormal_product() != 0;
+        parallel_for(2, [&](int64_t) { kept += denormal_product() != 0; });
+        kept += denormal_product() != 0;
+      });
+      CHECK(kept == 0);
+      CHECK(denormal_product() != 0);
+    }
+    CHECK_THROWS(parallel_for(3, [](int64_t) { throw 1; }));
+    CHECK(denormal_product() != 0);
+  }
+}
+#endif
+
+TEST_CASE("set_num_threads: at least one") {
+  CHECK_THROWS_WITH_AS(set_num_threads(0), "[set_num_threads] threads: expected at least 1, got 0",
+                       Error);
+  CHECK_THROWS_AS(set_num_threads(-1), Error);
+  CHECK(num_threads() >= 1);
+}
+
+TEST_CASE("child: number of threads" * doctest::skip()) {
+  fmt::print("threads: {}\n", num_threads());
+}
+
+TEST_CASE("num_threads: OMP_NUM_THREADS") {
+  CHECK(test::contains(test::run_self("OMP_NUM_THREADS=3", "child: number of threads"),
+                       "threads: 3\n"));
+}

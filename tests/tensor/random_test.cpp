@@ -1,0 +1,166 @@
+#include "quern/tensor/random.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <numeric>
+#include <set>
+
+#include "quern/tensor/parallel.h"
+#include "quern/tensor/raw.h"
+
+using namespace quern;
+
+namespace {
+
+std::vector<float> normals(int64_t n, uint64_t seed, uint64_t stream) {
+  std::vector<float> values(static_cast<size_t>(n));
+  fill_normal(values.data(), n, seed, stream);
+  return values;
+}
+
+std::vector<float> uniforms(int64_t n, uint64_t seed, uint64_t stream) {
+  std::vector<float> values(static_cast<size_t>(n));
+  fill_uniform(values.data(), n, seed, stream);
+  return values;
+}
+
+/// The mean of f(x) over the values.
+template <class F>
+double mean(const std::vector<float>& values, F f) {
+  double sum = 0;
+  for (float x : values) sum += f(static_cast<double>(x));
+  return sum / static_cast<double>(values.size());
+}
+
+}  // namespace
+
+TEST_CASE("philox: the known answers of Random123") {
+  using Words = std::array<uint32_t, 4>;
+  CHECK(philox4x32({0, 0, 0, 0}, {0, 0}) == Words{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8});
+  const uint32_t ones = 0xffffffff;
+  CHECK(philox4x32({ones, ones, ones, ones}, {ones, ones}) ==
+        Words{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd});
+  CHECK(philox4x32({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, {0xa4093822, 0x299f31d0}) ==
+        Words{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1});
+}
+
+TEST_CASE("random: element i is what the header says") {
+  const uint64_t seed = 0x123456789abcdef0, stream = 0xfedcba9876543210;
+  const std::vector<float> u = uniforms(50'001, seed, stream), z = normals(50'001, seed, stream);
+  for (int64_t i : {0, 1, 2, 3, 4, 4095, 4096, 16'383, 16'384, 49'999, 50'000}) {
+    const auto words = philox4x32({static_cast<uint32_t>(i / 4), 0, 0x76543210, 0xfedcba98},
+                                  {0x9abcdef0, 0x12345678});
+    const auto at = static_cast<size_t>(i);
+    CHECK(u[at] == static_cast<float>(words[at % 4] >> 8) / 16777216.0f);
+    const size_t pair = at % 4 / 2 * 2;
+    const double radius =
+        std::sqrt(-2 * std::log((static_cast<double>(words[pair] >> 1) + 0.5) / 0x1p31));
+    const double angle = 2 * M_PI * static_cast<double>(words[pair + 1] >> 8) / 16777216.0;
+    // A few roundings in f32, of the radius and of the angle (up to 2π, so 4 ulp of 1 absolute).
+    const double expected = radius * (at % 2 == 0 ? std::cos(angle) : std::sin(angle));
+    CHECK(std::fabs(z[at] - expected) <= 8 * 0x1p-24 * radius + 0x1p-24);
+  }
+}
+
+TEST_CASE("random: the same numbers for any number of threads, and for any part of a draw") {
+  const int before = num_threads();
+  set_num_threads(1);
+  const std::vector<float> one = normals(100'003, 5, 2), one_uniform = uniforms(100'003, 5, 2);
+  for (int threads : {2, 3}) {
+    set_num_threads(threads);
+    CHECK(normals(100'003, 5, 2) == one);
+    CHECK(uniforms(100'003, 5, 2) == one_uniform);
+  }
+  set_num_threads(before);
+  for (int64_t n : {0, 1, 5, 1027, 20'001}) {
+    const std::vector<float> part = normals(n, 5, 2);
+    CHECK(std::equal(part.begin(), part.end(), one.begin()));
+  }
+}
+
+TEST_CASE("random: uniform moments") {
+  const std::vector<float> u = uniforms(1'000'000, 3, 0);
+  CHECK(*std::min_element(u.begin(), u.end()) >= 0);
+  CHECK(*std::max_element(u.begin(), u.end()) < 1);
+  // The mean of n has a standard deviation of sqrt(1/12n) = 2.9e-4, that of squares sqrt(4/45n) =
+  // 3e-4.
+  CHECK(std::fabs(mean(u, [](double x) { return x; }) - 0.5) < 5 * 2.9e-4);
+  CHECK(std::fabs(mean(u, [](double x) { return x * x; }) - 1.0 / 3) < 5 * 3e-4);
+}
+
+TEST_CASE("random: normal moments") {
+  const std::vector<float> z = normals(1'000'000, 3, 0);
+  // Standard deviations of the mean of x, x², x³, x⁴ over n: sqrt(1, 2, 15, 96)/1000.
+  CHECK(std::fabs(mean(z, [](double x) { return x; })) < 5 * 1e-3);
+  CHECK(std::fabs(mean(z, [](double x) { return x * x; }) - 1) < 5 * 1.42e-3);
+  CHECK(std::fabs(mean(z, [](double x) { return x * x * x; })) < 5 * 3.9e-3);
+  CHECK(std::fabs(mean(z, [](double x) { return x * x * x * x; }) - 3) < 5 * 9.8e-3);
+  // P(|x| > 4) = 6.33e-5: 63 expected, of standard deviation 8.
+  const double tail = mean(z, [](double x) { return std::fabs(x) > 4; }) * 1e6;
+  CHECK(std::fabs(tail - 63.3) < 40);
+  // Neighbours of a pair, and of two pairs, are not correlated: 1/sqrt(n) each.
+  double near = 0, far = 0;
+  for (size_t i = 0; i + 2 < z.size(); i += 4) near += z[i] * z[i + 1], far += z[i] * z[i + 2];
+  CHECK(std::fabs(near / 250'000) < 5 * 2e-3);
+  CHECK(std::fabs(far / 250'000) < 5 * 2e-3);
+}
+
+TEST_CASE("random: seeds and streams differ") {
+  const std::vector<float> base = uniforms(64, 1, 1);
+  CHECK(uniforms(64, 2, 1) != base);
+  CHECK(uniforms(64, 1, 2) != base);
+  CHECK(uniforms(64, (uint64_t{1} << 32) + 1, 1) != base);
+  CHECK(uniforms(64, 1, (uint64_t{1} << 32) + 1) != base);
+  Generator generator(9);
+  const Tensor a = empty({10}), b = empty({10});
+  uniform_(a, 0, 1, generator);
+  uniform_(b, 0, 1, generator);
+  CHECK(raw::to_vector<float>(a) != raw::to_vector<float>(b));
+}
+
+TEST_CASE("random: tensors in logical order whatever the strides and dtype") {
+  for (DType dtype : {DType::bf16, DType::f32, DType::f64}) {
+    Generator first(4), second(4);
+    const Tensor dense = empty({2, 3, 5, 7}, DType::f32);
+    const Tensor other = empty({2, 3, 5, 7}, dtype, MemoryFormat::channels_last);
+    normal_(dense, 1, 2, first);
+    const uint64_t version = other.version();
+    normal_(other, 1, 2, second);
+    CHECK(other.version() > version);
+    CHECK(raw::to_vector<double>(other) == raw::to_vector<double>(raw::to(dense, dtype)));
+  }
+  manual_seed(1);
+  const std::vector<float> a = raw::to_vector<float>(randn({3, 3})),
+                           b = raw::to_vector<float>(rand({3}));
+  manual_seed(1);
+  CHECK(raw::to_vector<float>(randn({3, 3})) == a);
+  CHECK(raw::to_vector<float>(rand({3})) == b);
+  const Tensor u = empty({10'000}, DType::f64);
+  uniform_(u, -3, 5);
+  for (double x : raw::to_vector<double>(u)) REQUIRE((x >= -3 && x <= 5));
+}
+
+TEST_CASE("random: randint reaches its bounds and nothing else") {
+  manual_seed(2);
+  const std::vector<int64_t> values = raw::to_vector<int64_t>(randint(-2, 3, {1000}));
+  CHECK(std::set<int64_t>(values.begin(), values.end()) == std::set<int64_t>{-2, -1, 0, 1, 2});
+  CHECK(raw::to_vector<int64_t>(randint(5, 6, {3})) == std::vector<int64_t>{5, 5, 5});
+  CHECK(randint(0, 10, {4}, DType::u8).dtype() == DType::u8);
+  int negative = 0;
+  for (int64_t x : raw::to_vector<int64_t>(randint(INT64_MIN, INT64_MAX, {1000})))
+    negative += x < 0;
+  CHECK(std::abs(negative - 500) < 5 * 16);
+}
+
+TEST_CASE("random: errors") {
+  CHECK_THROWS_WITH_AS(normal_(zeros({2}, DType::i32), 0, 1),
+                       "[normal_] dtype: expected bf16, f32 or f64, got i32", Error);
+  CHECK_THROWS_WITH_AS(normal_(zeros({2}), 0, -1), "[normal_] std: expected at least 0, got -1",
+                       Error);
+  CHECK_THROWS_WITH_AS(uniform_(zeros({2}), 1, 0), "[uniform_] high: expected at least 1, got 0",
+                       Error);
+  CHECK_THROWS_WITH_AS(randint(3, 3, {1}), "[randint] high: expected more than 3, got 3", Error);
+  CHECK_THROWS_AS(uniform_(Tensor(), 0, 1), Error);
+  CHECK_THROWS_AS(normal_(Tensor(), 0, 1), Error);
+}

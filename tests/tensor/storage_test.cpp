@@ -1,0 +1,164 @@
+#include "quern/tensor/storage.h"
+
+#include <doctest/doctest.h>
+
+#include <cstring>
+#include <limits>
+#include <thread>
+#include <vector>
+
+#include "quern/tensor/check.h"
+
+using namespace quern;
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kSanitized =
+    true;  // their allocators end the process where the system's returns null
+#elif defined(__has_feature)
+constexpr bool kSanitized = __has_feature(address_sanitizer) || __has_feature(thread_sanitizer);
+#else
+constexpr bool kSanitized = false;
+#endif
+
+namespace {
+
+int64_t in_use_for(int64_t bytes) {
+  const int64_t before = memory_stats().in_use;
+  const Storage storage(bytes);
+  return memory_stats().in_use - before;
+}
+
+uint64_t address(const Storage& storage) { return reinterpret_cast<uint64_t>(storage.data()); }
+
+}  // namespace
+
+TEST_CASE("storage: aligned, writable to its last byte") {
+  for (int64_t bytes : {1, 63, 64, 65, 1000, 4097, 1 << 20, 3 << 20}) {
+    const Storage storage(bytes);
+    CHECK(storage.bytes() == bytes);
+    CHECK(address(storage) % 64 == 0);
+    if (bytes >= 2 << 20) CHECK(address(storage) % (2 << 20) == 0);
+    std::memset(storage.data(), 0x5a, static_cast<size_t>(bytes));
+  }
+}
+
+TEST_CASE("storage: no bytes are fine, fewer are not") {
+  const Storage storage(0);
+  CHECK(storage.bytes() == 0);
+  CHECK(storage.data() != nullptr);
+  CHECK_THROWS_WITH_AS(Storage(-1), "[storage] bytes: expected at least 0, got -1", Error);
+}
+
+TEST_CASE("storage: four size classes a power of two") {
+  CHECK(in_use_for(0) == 64);
+  CHECK(in_use_for(64) == 64);
+  CHECK(in_use_for(65) == 128);
+  CHECK(in_use_for(449) == 512);
+  CHECK(in_use_for(513) == 640);
+  CHECK(in_use_for(1024) == 1024);
+  CHECK(in_use_for(1025) == 1280);
+  CHECK(in_use_for((1 << 20) + 1) == (1 << 20) + (1 << 18));
+  // Classes rise with the request and waste less than a quarter (beyond the unit of 64).
+  int64_t last = 0;
+  for (int64_t bytes = 1; bytes < 20'000; ++bytes) {
+    const int64_t held = in_use_for(bytes);
+    REQUIRE(held >= bytes);
+    REQUIRE(held >= last);
+    REQUIRE(held - bytes <= std::max<int64_t>(63, bytes / 4));
+    last = held;
+  }
+}
+
+TEST_CASE("storage: the second allocation takes nothing from the system") {
+  empty_cache();
+  CHECK(memory_stats().cached == 0);
+  const MemoryStats start = memory_stats();
+  { const Storage first(100'000), second(100'000); }
+  const MemoryStats warm = memory_stats();
+  CHECK(warm.system_allocations == start.system_allocations + 2);
+  CHECK(warm.system_bytes == start.system_bytes + 2 * 114'688);
+  CHECK(warm.cached == 2 * 114'688);
+  CHECK(warm.in_use == start.in_use);
+  {
+    const Storage first(100'001), second(99'000);  // of the same class
+    CHECK(memory_stats().cached == 0);
+    CHECK(memory_stats().in_use == start.in_use + 2 * 114'688);
+  }
+  CHECK(memory_stats().system_allocations == warm.system_allocations);
+  CHECK(memory_stats().cached == warm.cached);
+  empty_cache();
+  CHECK(memory_stats().cached == 0);
+  CHECK(memory_stats().system_allocations == warm.system_allocations);
+}
+
+TEST_CASE("storage: the peak is the most in use at a time") {
+  const int64_t base = memory_stats().in_use;
+  reset_peak_memory_stats();
+  CHECK(memory_stats().peak == base);
+  {
+    const Storage a(1 << 16);
+    const Storage b(1 << 16);
+  }
+  const Storage c(1 << 16);
+  CHECK(memory_stats().peak == base + 2 * (1 << 16));
+  CHECK(memory_stats().in_use == base + (1 << 16));
+  reset_peak_memory_stats();
+  CHECK(memory_stats().peak == base + (1 << 16));
+}
+
+TEST_CASE("storage: ids are never used again, versions count changes") {
+  uint64_t id = 0;
+  {
+    const Storage storage(64);
+    id = storage.id();
+  }
+  Storage storage(64);
+  CHECK(storage.id() > id);
+  CHECK(storage.version() == 0);
+  storage.bump_version();
+  storage.bump_version();
+  CHECK(storage.version() == 2);
+}
+
+TEST_CASE("storage: more than the system has is an error that gives the cache back first") {
+  if (kSanitized) return;
+  { const Storage cached(1 << 20); }
+  const MemoryStats before = memory_stats();
+  CHECK(before.cached >= 1 << 20);
+  const int64_t bytes = int64_t{1} << 60;
+  CHECK_THROWS_WITH_AS(
+      Storage{bytes},
+      "[storage] memory: expected 1152921504606846976 bytes, the system has no more", Error);
+  CHECK_THROWS_AS(Storage{std::numeric_limits<int64_t>::max()}, Error);
+  CHECK(memory_stats().cached == 0);
+  CHECK(memory_stats().in_use == before.in_use);
+  CHECK(memory_stats().system_bytes == before.system_bytes);
+}
+
+TEST_CASE("storage: threads share the free lists") {
+  const int64_t before = memory_stats().in_use;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([t] {
+      for (int i = 0; i < 2000; ++i) {
+        const Storage a(64 + i % 700), b(64 + i % 300);
+        std::memset(a.data(), t, static_cast<size_t>(a.bytes()));
+        std::memset(b.data(), t + 100, static_cast<size_t>(b.bytes()));
+        if (a.data()[a.bytes() - 1] != static_cast<std::byte>(t)) FAIL("a block was given twice");
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(memory_stats().in_use == before);
+}
+
+TEST_CASE("workspace: scratch memory comes back at the end of its scope") {
+  const int64_t before = memory_stats().in_use;
+  {
+    const Workspace workspace(1000 * sizeof(float));
+    workspace.as<float>()[999] = 1.0f;
+    CHECK(reinterpret_cast<uint64_t>(workspace.as<char>()) % 64 == 0);
+    CHECK(memory_stats().in_use > before);
+  }
+  CHECK(memory_stats().in_use == before);
+}
