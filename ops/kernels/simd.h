@@ -4,6 +4,7 @@
 #pragma once
 #include <cstdint>
 #include <type_traits>
+#include <utility>
 #include <xsimd/xsimd.hpp>
 
 #include "quern/tensor/bfloat16.h"
@@ -104,6 +105,51 @@ void store_n(T* p, Vec<T, Arch> v, int64_t n) {
   store<Arch>(padded, v);
   for (int64_t i = 0; i < n; ++i)
     __builtin_memcpy(static_cast<void*>(p + i), padded + i, sizeof(T));
+}
+
+// All lanes of a vector, or its first n: the body of a loop is written once for both.
+template <class Arch>
+struct AllLanes {
+  template <class T>
+  Vec<T, Arch> load(const T* p, Vec<T, Arch> = Vec<T, Arch>(0)) const {
+    return kernels::load<Arch>(p);
+  }
+  template <class T>
+  void store(T* p, Vec<T, Arch> v) const {
+    kernels::store<Arch>(p, v);
+  }
+};
+template <class Arch>
+struct FirstLanes {
+  int64_t n;
+  template <class T>
+  Vec<T, Arch> load(const T* p, Vec<T, Arch> fill = Vec<T, Arch>(0)) const {
+    return load_n<Arch>(p, n, fill);
+  }
+  template <class T>
+  void store(T* p, Vec<T, Arch> v) const {
+    store_n<Arch>(p, v, n);
+  }
+};
+
+/// f(0) ... f(n-1), so that arrays indexed by the argument stay in registers.
+template <int n, class F>
+inline void unroll(F&& f) {
+  [&]<int... i>(std::integer_sequence<int, i...>) { (f(i), ...); }
+  (std::make_integer_sequence<int, n>{});
+}
+
+/// Walks 0..n in vectors of T: body(i, k, lanes) handles element i and those after it in its lanes;
+/// k < unrolled, a constant once inlined, is the accumulator to use.
+template <class T, class Arch, int unrolled = 1, class F>
+inline void each_vector(int64_t n, F&& body) {
+  constexpr int64_t lanes = kLanes<T, Arch>;
+  int64_t i = 0;
+  for (; i + unrolled * lanes <= n; i += unrolled * lanes)
+    unroll<unrolled>([&](int k) { body(i + k * lanes, k, AllLanes<Arch>{}); });
+  if constexpr (unrolled > 1)
+    for (; i + lanes <= n; i += lanes) body(i, 0, AllLanes<Arch>{});
+  if (i < n) body(i, 0, FirstLanes<Arch>{n - i});
 }
 
 }  // namespace

@@ -1,0 +1,28 @@
+// The passes of batch_norm over a whole x: blocks, threads, and the merging of partial sums.
+#pragma once
+#include "quern/ops/kernels/norm/batch_norm_kernel.h"
+
+namespace quern::kernels {
+
+/// x is [images][pixels][channels] for an nhwc kernel, [images][channels][pixels] for an nchw one.
+struct BatchNormSize {
+  int64_t images, pixels, channels;  // at least 1
+};
+
+/// mean and Σ(x - mean)² a channel: blocks of fixed size are merged in fixed order by the formula
+/// of Chan, Golub & LeVeque, "Algorithms for computing the sample variance", 1983, in f64.
+void batch_norm_stats(const BatchNormKernel& kernel, const BatchNormSize& size, const void* x,
+                      double* mean, double* m2);
+/// y = x·scale + shift
+void batch_norm_normalise(const BatchNormKernel& kernel, const BatchNormSize& size, const void* x,
+                          const void* scale, const void* shift, void* y);
+/// sum_dy = Σdy and sum_dyx = Σdy·(x - mean) a channel, merged as the statistics are.
+void batch_norm_backward_reduce(const BatchNormKernel& kernel, const BatchNormSize& size,
+                                const void* x, const void* dy, const void* mean, double* sum_dy,
+                                double* sum_dyx);
+/// dx = a·dy + b·x + c
+void batch_norm_backward_apply(const BatchNormKernel& kernel, const BatchNormSize& size,
+                               const void* x, const void* dy, const void* a, const void* b,
+                               const void* c, void* dx);
+
+}  // namespace quern::kernels

@@ -1,0 +1,204 @@
+// The batch_norm kernels on vectors of xsimd, once an instruction set. All are bound by memory; the
+// two passes of `stats` meet in the cache, as the driver's blocks are made to fit there.
+#pragma once
+#include "quern/ops/kernels/norm/batch_norm_kernel.h"
+#include "quern/ops/kernels/simd.h"
+
+namespace quern::kernels {
+namespace {
+
+/// Sums of n rows, in f64 from the lanes' sums of d = x - pivot and d²: the pivot is the mean up to
+/// rounding, and the correction by Σd makes that not matter (Chan, Golub & LeVeque, 1983).
+inline void corrected_moments(double n, double pivot, double d, double d2, double* mean,
+                              double* m2) {
+  *mean = pivot + d / n;
+  *m2 = d2 - d * d / n;
+}
+
+/// Vectors lie along channels, and sums over rows stay in registers: 4 vectors of channels at a
+/// time.
+template <class T, class Arch>
+struct Nhwc {
+  using V = Vec<T, Arch>;
+  using P = Wide<T>;
+  static constexpr int64_t lanes = kLanes<T, Arch>;
+
+  /// body(c, count, lanes): `count` (a constant) vectors at channel c, or a part of one.
+  template <class F>
+  static void each_columns(int64_t channels, F body) {
+    int64_t c = 0;
+    for (; c + 4 * lanes <= channels; c += 4 * lanes)
+      body(c, std::integral_constant<int, 4>{}, AllLanes<Arch>{});
+    each_vector<T, Arch>(channels - c, [&](int64_t i, int, auto part) {
+      body(c + i, std::integral_constant<int, 1>{}, part);
+    });
+  }
+
+  static void stats(const BatchNormBlock& block, const void* x_, double* mean, double* m2) {
+    const T* x = static_cast<const T*>(x_);
+    const P n = static_cast<P>(block.rows);
+    each_columns(block.channels, [&](int64_t c, auto count, auto part) {
+      V sum[count], d_sum[count], d2_sum[count];
+      unroll<count>([&](int v) { sum[v] = d_sum[v] = d2_sum[v] = V(0); });
+      for (int64_t r = 0; r < block.rows; ++r)
+        unroll<count>([&](int v) { sum[v] += part.load(x + r * block.stride + c + v * lanes); });
+      unroll<count>([&](int v) { sum[v] /= V(n); });
+      for (int64_t r = 0; r < block.rows; ++r)
+        unroll<count>([&](int v) {
+          const V d = part.load(x + r * block.stride + c + v * lanes) - sum[v];
+          d_sum[v] += d;
+          d2_sum[v] = xsimd::fma(d, d, d2_sum[v]);
+        });
+      P pivot[count * lanes], d[count * lanes], d2[count * lanes];
+      unroll<count>([&](int v) {
+        store<Arch>(pivot + v * lanes, sum[v]);
+        store<Arch>(d + v * lanes, d_sum[v]);
+        store<Arch>(d2 + v * lanes, d2_sum[v]);
+      });
+      const int64_t width = count * lanes < block.channels - c ? count * lanes : block.channels - c;
+      for (int64_t i = 0; i < width; ++i)
+        corrected_moments(n, pivot[i], d[i], d2[i], mean + c + i, m2 + c + i);
+    });
+  }
+
+  static void normalise(const BatchNormBlock& block, const void* x_, const void* scale_,
+                        const void* shift_, void* y_) {
+    const P *scale = static_cast<const P*>(scale_), *shift = static_cast<const P*>(shift_);
+    for (int64_t r = 0; r < block.rows; ++r) {
+      const T* x = static_cast<const T*>(x_) + r * block.stride;
+      T* y = static_cast<T*>(y_) + r * block.stride;
+      each_vector<T, Arch>(block.channels, [&](int64_t c, int, auto part) {
+        part.store(y + c, xsimd::fma(part.load(x + c), part.load(scale + c), part.load(shift + c)));
+      });
+    }
+  }
+
+  static void backward_reduce(const BatchNormBlock& block, const void* x_, const void* dy_,
+                              const void* mean_, double* sum_dy, double* sum_dyx) {
+    const T *x = static_cast<const T*>(x_), *dy = static_cast<const T*>(dy_);
+    const P* mean = static_cast<const P*>(mean_);
+    each_columns(block.channels, [&](int64_t c, auto count, auto part) {
+      V m[count], s[count], sx[count];
+      unroll<count>([&](int v) {
+        m[v] = part.load(mean + c + v * lanes);
+        s[v] = sx[v] = V(0);
+      });
+      for (int64_t r = 0; r < block.rows; ++r)
+        unroll<count>([&](int v) {
+          const int64_t i = r * block.stride + c + v * lanes;
+          const V g = part.load(dy + i);
+          s[v] += g;
+          sx[v] = xsimd::fma(g, part.load(x + i) - m[v], sx[v]);
+        });
+      P out[count * lanes], out_x[count * lanes];
+      unroll<count>([&](int v) {
+        store<Arch>(out + v * lanes, s[v]);
+        store<Arch>(out_x + v * lanes, sx[v]);
+      });
+      const int64_t width = count * lanes < block.channels - c ? count * lanes : block.channels - c;
+      for (int64_t i = 0; i < width; ++i) sum_dy[c + i] = out[i], sum_dyx[c + i] = out_x[i];
+    });
+  }
+
+  static void backward_apply(const BatchNormBlock& block, const void* x_, const void* dy_,
+                             const void* a_, const void* b_, const void* c_, void* dx_) {
+    const P *a = static_cast<const P*>(a_), *b = static_cast<const P*>(b_);
+    const P* constant = static_cast<const P*>(c_);
+    for (int64_t r = 0; r < block.rows; ++r) {
+      const T* x = static_cast<const T*>(x_) + r * block.stride;
+      const T* dy = static_cast<const T*>(dy_) + r * block.stride;
+      T* dx = static_cast<T*>(dx_) + r * block.stride;
+      each_vector<T, Arch>(block.channels, [&](int64_t c, int, auto part) {
+        const V bx = xsimd::fma(part.load(b + c), part.load(x + c), part.load(constant + c));
+        part.store(dx + c, xsimd::fma(part.load(a + c), part.load(dy + c), bx));
+      });
+    }
+  }
+};
+
+/// Vectors lie along the pixels of one channel after another.
+template <class T, class Arch>
+struct Nchw {
+  using V = Vec<T, Arch>;
+  using P = Wide<T>;
+
+  static void stats(const BatchNormBlock& block, const void* x_, double* mean, double* m2) {
+    const P n = static_cast<P>(block.rows);
+    for (int64_t c = 0; c < block.channels; ++c) {
+      const T* x = static_cast<const T*>(x_) + c * block.stride;
+      V sum[4], d_sum[4], d2_sum[4];
+      unroll<4>([&](int k) { sum[k] = d_sum[k] = d2_sum[k] = V(0); });
+      each_vector<T, Arch, 4>(block.rows,
+                              [&](int64_t i, int k, auto part) { sum[k] += part.load(x + i); });
+      const P pivot = xsimd::hadd((sum[0] + sum[1]) + (sum[2] + sum[3])) / n;
+      each_vector<T, Arch, 4>(block.rows, [&](int64_t i, int k, auto part) {
+        const V d = part.load(x + i, V(pivot)) - V(pivot);
+        d_sum[k] += d;
+        d2_sum[k] = xsimd::fma(d, d, d2_sum[k]);
+      });
+      corrected_moments(n, pivot, xsimd::hadd((d_sum[0] + d_sum[1]) + (d_sum[2] + d_sum[3])),
+                        xsimd::hadd((d2_sum[0] + d2_sum[1]) + (d2_sum[2] + d2_sum[3])), mean + c,
+                        m2 + c);
+    }
+  }
+
+  static void normalise(const BatchNormBlock& block, const void* x_, const void* scale_,
+                        const void* shift_, void* y_) {
+    for (int64_t c = 0; c < block.channels; ++c) {
+      const T* x = static_cast<const T*>(x_) + c * block.stride;
+      T* y = static_cast<T*>(y_) + c * block.stride;
+      const V scale(static_cast<const P*>(scale_)[c]), shift(static_cast<const P*>(shift_)[c]);
+      each_vector<T, Arch>(block.rows, [&](int64_t i, int, auto part) {
+        part.store(y + i, xsimd::fma(part.load(x + i), scale, shift));
+      });
+    }
+  }
+
+  static void backward_reduce(const BatchNormBlock& block, const void* x_, const void* dy_,
+                              const void* mean_, double* sum_dy, double* sum_dyx) {
+    for (int64_t c = 0; c < block.channels; ++c) {
+      const T* x = static_cast<const T*>(x_) + c * block.stride;
+      const T* dy = static_cast<const T*>(dy_) + c * block.stride;
+      const V mean(static_cast<const P*>(mean_)[c]);
+      V s[4], sx[4];
+      unroll<4>([&](int k) { s[k] = sx[k] = V(0); });
+      each_vector<T, Arch, 4>(block.rows, [&](int64_t i, int k, auto part) {
+        const V g = part.load(dy + i);
+        s[k] += g;
+        sx[k] = xsimd::fma(g, part.load(x + i) - mean, sx[k]);
+      });
+      sum_dy[c] = xsimd::hadd((s[0] + s[1]) + (s[2] + s[3]));
+      sum_dyx[c] = xsimd::hadd((sx[0] + sx[1]) + (sx[2] + sx[3]));
+    }
+  }
+
+  static void backward_apply(const BatchNormBlock& block, const void* x_, const void* dy_,
+                             const void* a_, const void* b_, const void* c_, void* dx_) {
+    for (int64_t c = 0; c < block.channels; ++c) {
+      const T* x = static_cast<const T*>(x_) + c * block.stride;
+      const T* dy = static_cast<const T*>(dy_) + c * block.stride;
+      T* dx = static_cast<T*>(dx_) + c * block.stride;
+      const V a(static_cast<const P*>(a_)[c]), b(static_cast<const P*>(b_)[c]);
+      const V constant(static_cast<const P*>(c_)[c]);
+      each_vector<T, Arch>(block.rows, [&](int64_t i, int, auto part) {
+        part.store(dx + i,
+                   xsimd::fma(a, part.load(dy + i), xsimd::fma(b, part.load(x + i), constant)));
+      });
+    }
+  }
+};
+
+template <class Loops>
+constexpr BatchNormKernel batch_norm_record(const char* name, Isa isa, DType dtype, bool nhwc) {
+  return {name,
+          isa,
+          dtype,
+          nhwc,
+          Loops::stats,
+          Loops::normalise,
+          Loops::backward_reduce,
+          Loops::backward_apply};
+}
+
+}  // namespace
+}  // namespace quern::kernels
