@@ -25,14 +25,10 @@ void transpose_tile(std::byte* dst, int64_t dst_stride, const std::byte* src, in
 template <class F>
 void visit_itemsize(int64_t itemsize, F&& f) {
   switch (itemsize) {
-    case 1:
-      return f(uint8_t{});
-    case 2:
-      return f(uint16_t{});
-    case 4:
-      return f(uint32_t{});
-    default:
-      return f(uint64_t{});
+    case 1: return f(uint8_t{});
+    case 2: return f(uint16_t{});
+    case 4: return f(uint32_t{});
+    default: return f(uint64_t{});
   }
 }
 

@@ -1,4 +1,5 @@
-// Which instruction sets may be used: what the CPU and the system have, capped by QUERN_MAX_CPU_ISA.
+// Which instruction sets may be used: what the CPU and the system have, capped by
+// QUERN_MAX_CPU_ISA.
 #pragma once
 #include <string>
 #include <string_view>
@@ -20,7 +21,8 @@ std::string why_disabled(Isa isa);
 /// The best enabled one.
 Isa max_isa();
 
-/// The cap: QUERN_MAX_CPU_ISA at first use, later what was set here. Error (at first use): unknown name.
+/// The cap: QUERN_MAX_CPU_ISA at first use, later what was set here.
+/// Error (at first use): a name that is none of these.
 Isa isa_cap();
 void set_isa_cap(Isa isa);
 

@@ -25,8 +25,8 @@ constexpr int64_t itemsize(DType dtype) {
 
 constexpr bool is_floating(DType dtype) { return dtype >= DType::bf16; }
 
-/// The dtype of a binary op's result. DType is ordered so that this is the maximum; unlike int64 with
-/// int32, an integer with a float takes the float's type whatever the widths, as in PyTorch.
+/// The dtype of a binary op's result. DType is ordered so that this is the maximum; an integer with
+/// a float takes the float's type whatever their widths, as in PyTorch.
 constexpr DType promote(DType a, DType b) { return std::max(a, b); }
 
 /// dtype_of<float> == DType::f32

@@ -1,5 +1,6 @@
-// Threads. The contract behind "same bits for any thread count": work is cut into cells by shape alone,
-// a cell's result depends on nothing but its index, and partial results are merged in a fixed order.
+// Threads. The contract behind "same bits for any thread count": work is cut into cells by shape
+// alone, a cell's result depends on nothing but its index, and partial results are merged in a
+// fixed order.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -21,8 +22,7 @@ template <class R, class... Args>
 class FunctionRef<R(Args...)> {
  public:
   template <class F>
-    requires(!std::is_same_v<std::remove_cvref_t<F>, FunctionRef>)
-  FunctionRef(F&& f)
+  requires(!std::is_same_v<std::remove_cvref_t<F>, FunctionRef>) FunctionRef(F&& f)
       : object_(const_cast<void*>(static_cast<const void*>(std::addressof(f)))),
         call_([](void* object, Args... args) -> R {
           return (*static_cast<std::remove_reference_t<F>*>(object))(args...);
@@ -34,8 +34,9 @@ class FunctionRef<R(Args...)> {
   R (*call_)(void*, Args...);
 };
 
-/// Runs body(0) ... body(cells-1), each once, on some thread; returns when all are done. An exception of
-/// a body is rethrown here. Inside another parallel_for it runs in the calling thread.
+/// Runs body(0) ... body(cells-1), each once, on some thread; returns when all are done. If bodies
+/// throw, the exception of the lowest cell is rethrown here. Inside another parallel_for it runs in
+/// the calling thread. In every body, one thread or many, denormals are read and written as zero.
 void parallel_for(int64_t cells, FunctionRef<void(int64_t)> body);
 
 /// Cuts 0..n into chunks of `grain` and runs body(begin, end) on each.

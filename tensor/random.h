@@ -1,5 +1,6 @@
-// Counter-based random numbers: element i of a draw depends on (seed, stream, i) alone, so threads and
-// chunks don't matter. Philox4x32-10: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC'11.
+// Counter-based random numbers: element i of a draw depends on (seed, stream, i) alone, so threads
+// and chunks don't matter. The generator is Philox4x32-10 of Salmon et al., "Parallel random
+// numbers: as easy as 1, 2, 3", SC'11.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -11,7 +12,7 @@ namespace quern {
 /// Ten rounds of Philox on a 128-bit counter with a 64-bit key.
 std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key);
 
-/// Names a sequence of random numbers. Each draw takes the next stream, so that draws never overlap.
+/// Names a sequence of random numbers. Each draw takes the next stream: draws never overlap.
 class Generator {
  public:
   explicit Generator(uint64_t seed = 0) : seed_(seed) {}
@@ -27,7 +28,8 @@ class Generator {
 Generator& default_generator();
 void manual_seed(uint64_t seed);  ///< starts the default generator anew
 
-// Element i of a stream: word i%4 of philox({i/4, stream}, seed); normals by Box-Muller from word pairs.
+// Element i of a stream: word i%4 of philox({i/4, stream}, seed); normals by Box-Muller from pairs
+// of words.
 void fill_uniform(float* out, int64_t n, uint64_t seed, uint64_t stream);  ///< [0, 1), 24 bits
 void fill_normal(float* out, int64_t n, uint64_t seed, uint64_t stream);   ///< mean 0, variance 1
 
@@ -37,7 +39,7 @@ void normal_(const Tensor& t, double mean, double std, Generator& generator = de
 
 Tensor rand(const Shape& shape, DType dtype = DType::f32);   ///< uniform on [0, 1)
 Tensor randn(const Shape& shape, DType dtype = DType::f32);  ///< standard normal
-/// Integers in low..high-1. Error: high <= low.
+/// Integers in low..high-1. Errors: high <= low.
 Tensor randint(int64_t low, int64_t high, const Shape& shape, DType dtype = DType::i64);
 
 }  // namespace quern

@@ -1,5 +1,5 @@
-// Tensor functions that record no gradient: what ops, modules, optimizers and file formats are built of.
-// Their differentiable namesakes live in ops/.
+// Tensor functions that record no gradient: what ops, modules, optimizers and file formats are
+// built of. Their differentiable namesakes live in ops/.
 #pragma once
 #include "quern/tensor/tensor.h"
 
@@ -9,11 +9,11 @@ namespace quern::raw {
 Tensor as_strided(const Tensor& t, const Shape& shape, const Strides& strides, int64_t offset);
 Tensor permute(const Tensor& t, const Dims& order);
 Tensor transpose(const Tensor& t, int64_t dim0, int64_t dim1);
-/// Elements start, start+step, ... below end of dimension `dim`; negative bounds count from its end.
+/// Elements start, start+step, ... below end along `dim`; negative bounds count from its end.
 Tensor slice(const Tensor& t, int64_t dim, int64_t start, int64_t end, int64_t step = 1);
-Tensor select(const Tensor& t, int64_t dim, int64_t index);  ///< slice of one, its dimension removed
+Tensor select(const Tensor& t, int64_t dim, int64_t index);  ///< a slice of one, without `dim`
 Tensor expand(const Tensor& t, const Shape& shape);          ///< broadcasts with stride 0
-Tensor squeeze(const Tensor& t, int64_t dim);
+Tensor squeeze(const Tensor& t, int64_t dim);                ///< all of t if its size is not 1
 Tensor unsqueeze(const Tensor& t, int64_t dim);
 /// The same storage seen through another handle, without autograd history.
 Tensor alias(const Tensor& t);

@@ -42,7 +42,8 @@ class Dims {
   int64_t back() const { return (*this)[size_ - 1]; }
 
   void push_back(int64_t value) {
-    check(size_ < kMaxDims, "shape", "dimensions: expected at most {}, got {}", kMaxDims, size_ + 1);
+    check(size_ < kMaxDims, "shape", "dimensions: expected at most {}, got {}", kMaxDims,
+          size_ + 1);
     data_[static_cast<size_t>(size_++)] = value;
   }
   void insert(int at, int64_t value) {
@@ -66,8 +67,8 @@ using Strides = Dims;  ///< distance in elements between neighbours along each d
 /// "[16,64,56,56]"
 inline std::string to_string(const Dims& dims) { return fmt::format("[{}]", fmt::join(dims, ",")); }
 
-/// Number of elements of `shape` (1 for the empty shape). Errors: a negative size; a product or a size
-/// in bytes of up to 8 an element that does not fit an int64.
+/// Number of elements of `shape` (1 for the empty shape). Errors: a negative size; a product, zeros
+/// left out, whose size in bytes at 8 an element does not fit an int64.
 int64_t numel(const Shape& shape);
 
 /// Row-major strides of a dense tensor of this shape.
@@ -76,7 +77,7 @@ Strides contiguous_strides(const Shape& shape);
 /// Strides of a dense 4-D tensor stored as N, H, W, C while its shape stays [N, C, H, W].
 Strides channels_last_strides(const Shape& shape);
 
-/// The shape two operands broadcast to, by NumPy's rule. Error: sizes that differ where neither is 1.
+/// The shape two operands broadcast to, by NumPy's rule. Error: sizes differ and neither is 1.
 Shape broadcast_shapes(std::string_view op, const Shape& a, const Shape& b);
 
 /// Maps -rank..rank-1 to 0..rank-1; anything else is an error of `op`.

@@ -9,7 +9,8 @@ namespace quern {
 /// One allocation, shared by a tensor and its views.
 class Storage {
  public:
-  /// An uninitialised block of `bytes` (rounded up to its size class). Error: the system has no memory.
+  /// An uninitialised block of `bytes`. Error: the system has no more, even once free lists are
+  /// given back to it.
   explicit Storage(int64_t bytes);
   ~Storage();
   Storage(const Storage&) = delete;
@@ -45,7 +46,7 @@ class Workspace {
 
 struct MemoryStats {
   int64_t in_use;              ///< bytes held by live storages, size-class rounding included
-  int64_t peak;                ///< largest in_use since the start or the last reset_peak_memory_stats()
+  int64_t peak;                ///< largest in_use since the start or reset_peak_memory_stats()
   int64_t cached;              ///< bytes kept on the free lists
   int64_t system_allocations;  ///< times memory was asked of the system
   int64_t system_bytes;        ///< bytes asked of the system in those

@@ -21,8 +21,10 @@ struct AutogradMeta {
 class Tensor {
  public:
   Tensor() = default;  ///< undefined: no shape, no storage
-  /// A view of `storage`: element i... of `shape` lies at offset + Σ i·strides, in elements of dtype.
-  Tensor(std::shared_ptr<Storage> storage, Shape shape, Strides strides, int64_t offset, DType dtype);
+  /// A view of `storage`: element i of `shape` lies at offset + Σ i·strides, in elements of dtype.
+  /// Error: some element would lie outside.
+  Tensor(std::shared_ptr<Storage> storage, Shape shape, Strides strides, int64_t offset,
+         DType dtype);
 
   bool defined() const { return impl_ != nullptr; }
   const Shape& shape() const { return impl_->shape; }
@@ -49,9 +51,11 @@ class Tensor {
     return static_cast<T>(item_as_double());
   }
 
-  /// Are the elements dense in this order? Dimensions of size 1 don't count, so [N,C,1,1] is dense as both.
+  /// Are the elements dense in this order? Dimensions of size 1 don't count: [N,C,1,1] is dense as
+  /// both formats.
   bool is_dense_as(MemoryFormat format) const;
-  /// channels_last if dense as that and not as contiguous, else contiguous: the format ops preserve.
+  /// The format ops preserve: channels_last if dense as that and not as contiguous, else
+  /// contiguous.
   MemoryFormat format() const;
 
   const std::shared_ptr<Storage>& storage() const { return impl_->storage; }
@@ -70,7 +74,8 @@ class Tensor {
   void set_grad(Tensor grad);
   /// The same elements without history.
   Tensor detach() const;
-  /// Differentiates from this scalar (or from `gradient`, of this shape) to every leaf, adding to grad().
+  /// Differentiates from this scalar (or from `gradient`, of this shape) to every leaf, adding to
+  /// its grad().
   void backward(const Tensor& gradient = {}, bool retain_graph = false) const;
   /// Calls `hook` with this tensor's gradient when it is known; a defined result replaces it.
   void register_hook(std::function<Tensor(const Tensor&)> hook) const;

@@ -1,5 +1,5 @@
-// The two enumerations that every layer shares, kernels compiled with ISA flags included. Nothing else
-// belongs here: such a file may see fixed-width integers and this, and no template of std.
+// The two enumerations that every layer shares, kernels compiled with ISA flags included. Nothing
+// else belongs here: such a file may see fixed-width integers and this, and no template of std.
 #pragma once
 #include <cstdint>
 

@@ -13,7 +13,7 @@ enum class Verbosity : int { off, ops, dispatch };
 Verbosity verbosity();
 void set_verbosity(Verbosity level);
 
-/// Prints one line for the op when it goes out of scope. The strings are only made when someone looks:
+/// Prints one line for the op when it goes out of scope. Strings are only made when someone looks:
 ///   VerboseOp line("conv2d_fwd");
 ///   if (line) line.set(kernel.name, problem.to_string(), "f32:channels_last");
 class VerboseOp {
@@ -36,7 +36,8 @@ class VerboseOp {
   std::chrono::steady_clock::time_point start_;
 };
 
-/// "quern_verbose,dispatch,<family>,<kernel>,refused: <reason>"; prints only at Verbosity::dispatch.
+/// "quern_verbose,dispatch,<family>,<kernel>,refused: <reason>" or "...,chosen"; prints only at
+/// Verbosity::dispatch.
 void report_refusal(std::string_view family, std::string_view kernel, std::string_view reason);
 void report_choice(std::string_view family, std::string_view kernel);
 

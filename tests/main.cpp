@@ -1,5 +1,6 @@
-// The entry point of every test program: says what it runs on, and refuses a cap that the CPU lacks, so
-// that a run under QUERN_MAX_CPU_ISA is either of that instruction set or shown as skipped.
+// The entry point of every test program: says what it runs on, and refuses a cap that the CPU
+// lacks, so that a run under QUERN_MAX_CPU_ISA is either of that instruction set or shown as
+// skipped.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
 #include <fmt/core.h>

@@ -27,12 +27,9 @@ void walk(const Shape& shape, const Strides& dst, const Strides& src, F f, int d
 /// What the conversion of one element must give.
 template <class To, class From>
 To converted(From value) {
-  if constexpr (std::is_same_v<To, bool>)
-    return static_cast<double>(value) != 0;
-  else if constexpr (std::is_same_v<To, bfloat16>)
-    return bfloat16(static_cast<float>(value));
-  else
-    return static_cast<To>(value);
+  if constexpr (std::is_same_v<To, bool>) return static_cast<double>(value) != 0;
+  else if constexpr (std::is_same_v<To, bfloat16>) return bfloat16(static_cast<float>(value));
+  else return static_cast<To>(value);
 }
 
 /// The bytes of dst's storage after an element-wise copy, dst's own bytes where it has no element.
