@@ -1,6 +1,6 @@
 // Names, sizes, promotion and C++ types of DType.
 #pragma once
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cstddef>

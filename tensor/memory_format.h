@@ -1,6 +1,6 @@
 // The two layouts of a 4-D tensor. Shapes are [N, C, H, W] in both; only the strides differ.
 #pragma once
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include <cstdint>
 #include <string_view>
