@@ -1,0 +1,37 @@
+#include "quern/ops/convert.h"
+
+#include "quern/autograd/node.h"
+#include "quern/tensor/raw.h"
+
+namespace quern {
+namespace {
+
+Tensors pass_on(const Tensor& dy, Needs) { return {dy}; }
+
+}  // namespace
+
+Tensor to(const Tensor& x, DType dtype) {
+  check(x.defined(), "to", "x: expected a defined tensor, got undefined");
+  if (x.dtype() == dtype) return x;
+  Tensor y = raw::to(x, dtype);
+  if (!is_floating(dtype)) return y;
+  return record(
+      "to", std::move(y), {x},
+      [dtype = x.dtype()](const Tensor& dy, Needs) -> Tensors { return {raw::to(dy, dtype)}; },
+      GradDType::any);
+}
+
+Tensor contiguous(const Tensor& x, MemoryFormat format) {
+  check(x.defined(), "contiguous", "x: expected a defined tensor, got undefined");
+  check(format == MemoryFormat::contiguous || x.dim() == 4, "contiguous",
+        "x: expected 4 dimensions for channels_last, got {}", x.describe());
+  if (x.is_dense_as(format)) return x;
+  return record("contiguous", raw::contiguous(x, format), {x}, pass_on, GradDType::any);
+}
+
+Tensor clone(const Tensor& x) {
+  check(x.defined(), "clone", "x: expected a defined tensor, got undefined");
+  return record("clone", raw::clone(x), {x}, pass_on, GradDType::any);
+}
+
+}  // namespace quern
