@@ -1,0 +1,77 @@
+// Which source pixels the outputs of a convolution read, along one axis, and where scratch keeps
+// them.
+//
+// Forward and dgrad are the same sum: output i of a phase, stored at start + i·output_step, is
+//     Σ over the phase's taps of source[i·stride + tap.offset] · weight[tap.kernel].
+// Forward has one phase, whose stride is the convolution's. dgrad reads dy with stride 1: the
+// pixels of dx whose index has the same remainder modulo the convolution's stride see the same
+// taps, and are a phase.
+//
+// Scratch holds the source zero-padded. With stride 2, even and odd pixels lie in two planes, so
+// that neighbouring outputs read neighbours whatever the stride:
+//
+//     source        . a b c d e f .      (. padding)        stride 2, kernel 3, padding 1
+//     plane 0       . b d f              tap 0: shift 0,  tap 2: shift 1
+//     plane 1       a c e .              tap 1: shift 0
+//
+// Planes that no tap reads are left out. Output i reads tap t at position i·stretch + t.shift of
+// t.plane.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace quern::kernels {
+
+struct Tap {
+  int64_t kernel;  // its index in the weight
+  int64_t offset;
+  int64_t plane, shift;
+};
+
+struct Phase {
+  int64_t start, count;   // of its outputs
+  std::vector<Tap> taps;  // by ascending offset
+};
+
+struct Axis {
+  int64_t source;               // pixels read
+  int64_t output, output_step;  // pixels stored; distance of a phase's neighbours
+  int64_t step;                 // source pixels between neighbours of a plane
+  int64_t stretch;              // plane pixels between neighbouring outputs; stride = step·stretch
+  std::vector<Phase> phases;    // the first is the longest
+  std::vector<int64_t> planes;  // remainders modulo step
+  int64_t lead;                 // position 0 of a plane is source pixel lead·step + remainder
+  int64_t reach;                // largest shift
+
+  int64_t stride() const { return step * stretch; }
+  int64_t longest_phase() const { return phases.empty() ? 0 : phases[0].count; }
+  /// Positions that `outputs` neighbouring outputs read of a plane.
+  int64_t extent(int64_t outputs) const { return (outputs - 1) * stretch + 1 + reach; }
+  /// The source pixel at a position, when position 0 belongs to output `first`; may be padding.
+  int64_t source_at(int64_t plane, int64_t first, int64_t position) const {
+    return (first * stretch + position + lead) * step + planes[static_cast<size_t>(plane)];
+  }
+  struct Range {
+    int64_t begin, end;
+    bool operator==(const Range&) const = default;
+  };
+  /// The positions [begin, end) of the first `extent` that are source pixels and not padding.
+  Range inside(int64_t plane, int64_t first, int64_t extent) const;
+  /// The taps [begin, end) of a phase that read a source pixel for output i.
+  Range live_taps(const Phase& phase, int64_t i) const;
+  /// Does no output read padding?
+  bool reads_no_padding() const;
+};
+
+/// y = conv(x): `input` pixels, `output` outputs.
+Axis forward_axis(int64_t input, int64_t output, int64_t kernel, int64_t stride, int64_t pad,
+                  int64_t dilation);
+/// The same in one plane of all pixels, whose outputs are `stride` positions apart: a row of taps
+/// reads consecutive positions. Dilation 1.
+Axis plain_forward_axis(int64_t input, int64_t output, int64_t kernel, int64_t stride, int64_t pad);
+/// dx of the same convolution: the source is dy with `output` pixels, stored are `input`.
+Axis dgrad_axis(int64_t input, int64_t output, int64_t kernel, int64_t stride, int64_t pad,
+                int64_t dilation);
+
+}  // namespace quern::kernels

@@ -1,0 +1,315 @@
+// The engine of forward and dgrad.
+//
+//   for each cell (block of images and rows, range of output channels)      in parallel
+//     for each group
+//       copy the block of the source to scratch                             aims at half of L2
+//       for each panel of nr output channels
+//         for each phase of y, of x
+//           for each block of source channels                               B of all taps: a
+//           quarter of L2
+//             for each run of output pixels, for each tile of mr
+//               C[mr × nr] += Σ taps A[mr × channels] · B[channels × nr]    the micro-kernel
+//
+// A is the source itself where it needs no padding and channels are innermost.
+#include <algorithm>
+#include <cstddef>
+#include <vector>
+
+#include "quern/ops/kernels/conv/brgemm.h"
+#include "quern/ops/kernels/gemm/gemm_registry.h"
+#include "quern/tensor/cpu_features.h"
+#include "quern/tensor/dtype.h"
+#include "quern/tensor/parallel.h"
+#include "quern/tensor/storage.h"
+
+namespace quern::kernels {
+namespace {
+
+/// Output pixels that a tile may run along: neighbours here are `a_step` items apart in A and
+/// `output_step` in the output, and the same rows of taps reach all of them.
+struct Run {
+  int64_t a, output;  // of the first pixel
+  int64_t length;
+  Axis::Range rows;  // of taps, padding left out
+};
+
+/// What a cell computes of one phase of y and one of x.
+struct PhaseWork {
+  const Phase *y, *x;
+  std::vector<Run> runs;
+};
+
+template <class T>
+class TapEngine {
+ public:
+  using Acc = Accumulator<T>;
+
+  TapEngine(const TapConv& conv, const GemmKernel& gemm, const T* source, const T* packed,
+            const Acc* bias, T* output);
+  void run() {
+    parallel_for(grid_.count() * parts_,
+                 [&](int64_t cell) { run_cell(cell / parts_, cell % parts_); });
+  }
+
+ private:
+  struct Panel {
+    int64_t group, first, n;  // output channels
+    const T* b;
+  };
+
+  void run_cell(int64_t block, int64_t part) const;
+  std::vector<PhaseWork> work_of(const Block& block) const;
+  int64_t tap_items(const Block& block, const Tap& y, const Tap& x) const;
+  void run_panel(const Block& block, const PhaseWork& work, const Panel& panel, const T* a,
+                 Acc* sums) const;
+  void start_tile(Acc* c, int64_t ldc, int64_t m, const Panel& panel) const;
+  void store_tile(const Acc* c, int64_t m, const Panel& panel, T* output) const;
+  int64_t max_taps() const;
+
+  const TapConv& conv_;
+  const GemmKernel& gemm_;
+  const T *source_, *packed_;
+  const Acc* bias_;
+  T* output_;
+
+  int64_t source_total_, output_total_;  // channels of all groups
+  ImageStrides source_strides_, out_strides_;
+  int64_t k_, k_block_;  // of a product; of one pass over it
+  bool in_place_;        // A is the source
+  int64_t pitch_;        // items between positions of A
+  int64_t panels_;       // of a group's output channels
+  BlockGrid grid_;
+  int64_t parts_;  // of the panels
+  bool direct_;    // C is the output
+};
+
+template <class T>
+TapEngine<T>::TapEngine(const TapConv& conv, const GemmKernel& gemm, const T* source,
+                        const T* packed, const Acc* bias, T* output)
+    : conv_(conv),
+      gemm_(gemm),
+      source_(source),
+      packed_(packed),
+      bias_(bias),
+      output_(output),
+      source_total_(conv.groups * conv.source_channels),
+      output_total_(conv.groups * conv.output_channels),
+      source_strides_(conv.format, source_total_, conv.y.source, conv.x.source),
+      out_strides_(conv.format, output_total_, conv.y.output, conv.x.output),
+      k_(padded_k(gemm, conv.k())),
+      panels_(panel_count(gemm, conv.output_channels)),
+      direct_(std::is_same_v<T, Acc> && conv.format == MemoryFormat::channels_last) {
+  const int64_t l2 = cache_sizes().l2, item = sizeof(T);
+  const Axis &y = conv.y, &x = conv.x;
+
+  in_place_ = conv.format == MemoryFormat::channels_last && !conv.folded && k_ == conv.k() &&
+              y.reads_no_padding() && x.reads_no_padding() &&
+              !rows_collide(gemm, source_strides_.x * x.stride());
+  pitch_ = in_place_     ? source_total_
+           : conv.folded ? conv.source_channels
+                         : without_collisions(gemm, k_);
+
+  const int64_t fit = l2 / 4 / (max_taps() * gemm.nr * item);
+  const int64_t line = std::max<int64_t>(gemm.k_multiple, 64 / item);
+  k_block_ = fit >= k_ ? k_ : std::min(k_, round_up(even_piece(k_, std::max(fit, line)), line));
+
+  grid_ = BlockGrid::within(conv.images, y.longest_phase(), l2 / 2, [&](int64_t rows) {
+    return Scratch(y, x, rows).image() * pitch_ * item;
+  });
+  // Too few cells: first split the panels, then the block's images or rows.
+  parts_ = std::clamp<int64_t>(ceil_div(kMinCells, grid_.count()), 1, panels_);
+  while (grid_.count() * parts_ < kMinCells && grid_.block_images > 1)
+    grid_.block_images = ceil_div(grid_.block_images, 2);
+  while (grid_.count() * parts_ < kMinCells && grid_.block_rows > 2)
+    grid_.block_rows = ceil_div(grid_.block_rows, 2);
+}
+
+template <class T>
+int64_t TapEngine<T>::max_taps() const {
+  size_t rows = 1, columns = 1;
+  for (const Phase& phase : conv_.y.phases) rows = std::max(rows, phase.taps.size());
+  for (const Phase& phase : conv_.x.phases) columns = std::max(columns, phase.taps.size());
+  return static_cast<int64_t>(conv_.folded ? rows : rows * columns);
+}
+
+template <class T>
+int64_t TapEngine<T>::tap_items(const Block& block, const Tap& y, const Tap& x) const {
+  if (in_place_) return y.offset * source_strides_.y + x.offset * source_strides_.x;
+  return Scratch(conv_.y, conv_.x, block.rows).tap(y, x) * pitch_;
+}
+
+template <class T>
+std::vector<PhaseWork> TapEngine<T>::work_of(const Block& block) const {
+  const Axis &y = conv_.y, &x = conv_.x;
+  const Scratch scratch(y, x, block.rows);
+  const int64_t a_image = in_place_ ? source_strides_.n : scratch.image() * pitch_;
+  const int64_t a_row =
+      in_place_ ? source_strides_.y * y.stride() : scratch.width * y.stretch * pitch_;
+  const int64_t a_pixel = in_place_ ? source_strides_.x * x.stride() : x.stretch * pitch_;
+  std::vector<PhaseWork> all;
+  for (const Phase& py : y.phases) {
+    for (const Phase& px : x.phases) {
+      PhaseWork work{.y = &py, .x = &px, .runs = {}};
+      for (int64_t n = 0; n < block.images; ++n) {
+        for (int64_t i = 0; i < std::min(block.rows, py.count - block.row); ++i) {
+          const int64_t oy = py.start + (block.row + i) * y.output_step;
+          const Run run{.a = n * a_image + i * a_row,
+                        .output = (block.image + n) * out_strides_.n + oy * out_strides_.y +
+                                  px.start * out_strides_.x,
+                        .length = px.count,
+                        .rows = y.live_taps(py, block.row + i)};
+          // Rows that follow each other without a gap, in A and in the output, are one run.
+          Run* last = work.runs.empty() ? nullptr : &work.runs.back();
+          if (last && run.rows == last->rows && run.a == last->a + last->length * a_pixel &&
+              run.output == last->output + last->length * out_strides_.x * x.output_step)
+            last->length += run.length;
+          else
+            work.runs.push_back(run);
+        }
+      }
+      all.push_back(std::move(work));
+    }
+  }
+  return all;
+}
+
+template <class T>
+void TapEngine<T>::run_cell(int64_t block_index, int64_t part) const {
+  const Block block = grid_[block_index];
+  const std::vector<PhaseWork> work = work_of(block);
+  // A folded product reads on past the last position.
+  const int64_t scratch_items =
+      in_place_ ? 0 : Scratch(conv_.y, conv_.x, block.rows).image() * block.images * pitch_ + k_;
+  const Workspace scratch(scratch_items * static_cast<int64_t>(sizeof(T)));
+  int64_t pixels = 0;
+  for (const PhaseWork& phase : work) {
+    int64_t of_phase = 0;
+    for (const Run& run : phase.runs) of_phase += round_up(run.length, gemm_.mr);
+    pixels = std::max(pixels, of_phase);
+  }
+  const int64_t kept = direct_ ? 0 : k_block_ < k_ ? pixels : gemm_.mr;
+  const Workspace sums(kept * gemm_.nr * static_cast<int64_t>(sizeof(Acc)));
+
+  for (int64_t group = 0; group < conv_.groups; ++group) {
+    const T* from = source_ + group * conv_.source_channels * source_strides_.c;
+    const T* a =
+        from + block.image * source_strides_.n + block.row * conv_.y.stride() * source_strides_.y;
+    if (!in_place_) {
+      T* to = scratch.as<T>();
+      // Channels up to k, and what follows the last position, stay zero.
+      std::fill(k_ == conv_.k() ? to + scratch_items - k_ : to, to + scratch_items, T{});
+      copy_block({.item = sizeof(T),
+                  .strides = source_strides_,
+                  .channels = conv_.source_channels,
+                  .position_stride = pitch_,
+                  .channel_stride = 1},
+                 conv_.y, conv_.x, block, from, to);
+      a = to;
+    }
+    for (int64_t p = panels_ * part / parts_; p < panels_ * (part + 1) / parts_; ++p) {
+      const int64_t first = p * gemm_.nr;
+      const Panel panel{.group = group,
+                        .first = group * conv_.output_channels + first,
+                        .n = std::min<int64_t>(gemm_.nr, conv_.output_channels - first),
+                        .b = packed_ + (group * panels_ + p) * conv_.kernel_taps() * k_ * gemm_.nr};
+      for (const PhaseWork& phase : work) run_panel(block, phase, panel, a, sums.as<Acc>());
+    }
+  }
+}
+
+template <class T>
+void TapEngine<T>::run_panel(const Block& block, const PhaseWork& work, const Panel& panel,
+                             const T* a, Acc* sums) const {
+  // Offsets of every tap's A and B, row by row of taps.
+  struct TapItems {
+    int64_t a, b;
+  };
+  std::vector<TapItems> taps;
+  const size_t row_taps = conv_.folded ? 1 : work.x->taps.size();
+  for (const Tap& y : work.y->taps)
+    for (size_t t = 0; t < row_taps; ++t) {
+      const Tap& x = work.x->taps[t];
+      taps.push_back({.a = tap_items(block, y, x),
+                      .b = (y.kernel * conv_.kernel_columns + x.kernel) * k_ * gemm_.nr});
+    }
+  std::vector<const void*> tap_a(taps.size()), tap_b(taps.size());
+
+  const int64_t a_pixel =
+      in_place_ ? source_strides_.x * conv_.x.stride() : conv_.x.stretch * pitch_;
+  const int64_t output_pixel = out_strides_.x * conv_.x.output_step;
+  for (int64_t k0 = 0; k0 < k_; k0 += k_block_) {
+    const bool first = k0 == 0, last = k0 + k_block_ >= k_;
+    Acc* sum = sums;
+    for (const Run& run : work.runs) {
+      const int64_t begin = run.rows.begin * static_cast<int64_t>(row_taps);
+      const int64_t batch = (run.rows.end - run.rows.begin) * static_cast<int64_t>(row_taps);
+      const int64_t step = even_piece(run.length, gemm_.mr);
+      for (int64_t i = 0; i < run.length; i += step) {
+        const int64_t m = std::min(step, run.length - i);
+        T* out = output_ + run.output + i * output_pixel + panel.first * out_strides_.c;
+        Acc* c = sum;
+        if constexpr (std::is_same_v<T, Acc>)
+          if (direct_) c = out;
+        const int64_t ldc = direct_ ? output_pixel : gemm_.nr;
+        const bool started = first && (bias_ || batch == 0);
+        if (started) start_tile(c, ldc, m, panel);
+        for (int64_t t = 0; t < batch; ++t) {
+          const TapItems& tap = taps[static_cast<size_t>(begin + t)];
+          tap_a[static_cast<size_t>(t)] = a + run.a + i * a_pixel + tap.a + k0;
+          tap_b[static_cast<size_t>(t)] = panel.b + tap.b + k0 * gemm_.nr;
+        }
+        if (batch > 0)
+          gemm_.run({.m = m,
+                     .n = panel.n,
+                     .k = std::min(k_block_, k_ - k0),
+                     .batch = batch,
+                     .a = tap_a.data(),
+                     .lda = a_pixel,
+                     .b = tap_b.data(),
+                     .c = c,
+                     .ldc = ldc,
+                     .accumulate = started || !first});
+        if (last && !direct_) store_tile(c, m, panel, out);
+        if (k_block_ < k_) sum += gemm_.mr * gemm_.nr;
+      }
+    }
+  }
+}
+
+/// The sum starts at the bias, or at zero where no tap reaches a pixel.
+template <class T>
+void TapEngine<T>::start_tile(Acc* c, int64_t ldc, int64_t m, const Panel& panel) const {
+  for (int64_t i = 0; i < m; ++i) {
+    if (bias_)
+      std::copy_n(bias_ + panel.first, panel.n, c + i * ldc);
+    else
+      std::fill_n(c + i * ldc, panel.n, Acc{});
+  }
+}
+
+template <class T>
+void TapEngine<T>::store_tile(const Acc* c, int64_t m, const Panel& panel, T* output) const {
+  const int64_t step = out_strides_.x * conv_.x.output_step;
+  if (out_strides_.c == 1) {
+    for (int64_t i = 0; i < m; ++i)
+      for (int64_t j = 0; j < panel.n; ++j)
+        output[i * step + j] = static_cast<T>(c[i * gemm_.nr + j]);
+  } else {
+    for (int64_t j = 0; j < panel.n; ++j)
+      for (int64_t i = 0; i < m; ++i)
+        output[j * out_strides_.c + i * step] = static_cast<T>(c[i * gemm_.nr + j]);
+  }
+}
+
+}  // namespace
+
+void run_taps(const TapConv& conv, const GemmKernel& gemm, const void* source, const void* packed,
+              const void* bias, void* output) {
+  visit_floating("conv2d", conv.dtype, [&]<class T>(std::type_identity<T>) {
+    TapEngine<T>(conv, gemm, static_cast<const T*>(source), static_cast<const T*>(packed),
+                 static_cast<const Accumulator<T>*>(bias), static_cast<T*>(output))
+        .run();
+  });
+}
+
+}  // namespace quern::kernels

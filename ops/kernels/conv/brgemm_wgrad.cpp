@@ -1,0 +1,330 @@
+// The gradient of the weight: dw[o][c][tap] = Σ over pixels of dy[pixel][o] · x[pixel under
+// tap][c].
+//
+//   for each cell (group, range of blocks of pixels, range of rows of A, range of output channels)
+//   in parallel
+//     for each block of pixels                                          both packs aim at half of
+//     L2
+//       A = x transposed to [channel][position], zero-padded as in axis.h
+//       B = dy in panels [pixel][nr output channels]
+//       for each tap, for each tile of mr channels and nr output channels
+//         C[mr × nr] += Σ runs of pixels A[mr × run] · B[run × nr]      the micro-kernel
+//   sum the cells' C over the ranges of pixels, in order, into dw
+//
+// A tap is an offset into A. A run of pixels is a row of outputs, so that padding is left out;
+// where rows are too short for the kernel's k_multiple, it is all rows of the block's image with
+// the padding between them, which meets zeros in B. With few input channels (the stem), the columns
+// of the taps become rows of A.
+#include <algorithm>
+#include <cstddef>
+#include <vector>
+
+#include "quern/ops/kernels/conv/brgemm.h"
+#include "quern/ops/kernels/gemm/gemm_registry.h"
+#include "quern/tensor/cpu_features.h"
+#include "quern/tensor/dtype.h"
+#include "quern/tensor/parallel.h"
+#include "quern/tensor/storage.h"
+
+namespace quern::kernels {
+namespace {
+
+struct Extent {
+  int64_t begin, size;
+};
+
+/// The i-th of `parts` pieces of 0..n.
+Extent piece(int64_t n, int64_t parts, int64_t i) {
+  return {n * i / parts, n * (i + 1) / parts - n * i / parts};
+}
+
+template <class T>
+class WgradEngine {
+ public:
+  using Acc = Accumulator<T>;
+
+  WgradEngine(const ConvProblem& problem, const GemmKernel& gemm, const T* x, const T* dy);
+  void run(Acc* dw);
+
+ private:
+  /// One piece of parallel work, and where its sums are: [tap][row of A][output channel].
+  struct Cell {
+    int64_t group;
+    Extent blocks, rows, outputs;
+    Acc* sums;
+  };
+  Cell cell(int64_t group, int64_t pixels, int64_t rows, int64_t outputs) const;
+  void run_cell(const Cell& cell) const;
+  void pack_a(const Cell& cell, const Block& block, T* a) const;
+  void pack_b(const Cell& cell, const Block& block, T* b) const;
+  void multiply(const Cell& cell, const Block& block, const T* a, const T* b, bool first) const;
+  void merge(int64_t group, int64_t rows, int64_t outputs, Acc* dw) const;
+  void choose_split();
+
+  int64_t runs(const Block& block) const {
+    return linear_ ? block.images : block.images * block.rows;
+  }
+  int64_t run_length(const Block& block) const {
+    return padded_k(gemm_, linear_ ? (block.rows - 1) * width_ + p_.ow : p_.ow);
+  }
+  /// Items of a row of A: all positions, and what the last run reads beyond them.
+  int64_t row_items(const Block& block) const;
+  int64_t sums_items() const { return tap_rows_ * tap_columns_ * max_rows_ * max_outputs_; }
+
+  const ConvProblem p_;
+  const GemmKernel& gemm_;
+  const T *x_, *dy_;
+  int64_t icg_, ocg_;  // channels of a group
+  ImageStrides x_strides_, dy_strides_;
+  Axis y_axis_;
+  std::vector<Axis> x_axes_;        // one an x tap if folded, else one of all
+  int64_t tap_rows_, tap_columns_;  // products per block of pixels
+  int64_t a_rows_;                  // rows of A: input channels, times x taps if folded
+  int64_t width_;                   // positions of a row of pixels
+  bool linear_;                     // a run is an image's block and not a row
+  BlockGrid grid_;
+  int64_t pixel_parts_, row_parts_, output_parts_;
+  int64_t max_rows_, max_outputs_;  // of a cell
+  Acc* sums_ = nullptr;
+};
+
+template <class T>
+WgradEngine<T>::WgradEngine(const ConvProblem& problem, const GemmKernel& gemm, const T* x,
+                            const T* dy)
+    : p_(linearised(problem)),
+      gemm_(gemm),
+      x_(x),
+      dy_(dy),
+      icg_(p_.ic / p_.groups),
+      ocg_(p_.oc / p_.groups),
+      x_strides_(p_.format, p_.ic, p_.ih, p_.iw),
+      dy_strides_(p_.format, p_.oc, p_.oh, p_.ow),
+      y_axis_(forward_axis(p_.ih, p_.oh, p_.kh, p_.stride_h, p_.pad_h, p_.dilation_h)) {
+  const bool folded = forward_taps(p_).folded;
+  if (folded)
+    for (int64_t s = 0; s < p_.kw; ++s)
+      x_axes_.push_back(forward_axis(p_.iw, p_.ow, 1, p_.stride_w, p_.pad_w - s, 1));
+  else
+    x_axes_ = {forward_axis(p_.iw, p_.ow, p_.kw, p_.stride_w, p_.pad_w, p_.dilation_w)};
+  tap_rows_ = p_.kh;
+  tap_columns_ = folded ? 1 : p_.kw;
+  a_rows_ = icg_ * static_cast<int64_t>(x_axes_.size());
+  width_ = x_axes_[0].extent(p_.ow);
+  // Rounding every row up to k_multiple against reading the padding between rows.
+  linear_ = padded_k(gemm, p_.ow) > width_;
+  choose_split();
+}
+
+template <class T>
+void WgradEngine<T>::choose_split() {
+  const int64_t l2 = cache_sizes().l2, taps = tap_rows_ * tap_columns_;
+  // Channels are split until a cell's sums fit half of L2, then pixels until there are enough
+  // cells.
+  row_parts_ = output_parts_ = 1;
+  max_rows_ = a_rows_, max_outputs_ = round_up(ocg_, gemm_.nr);
+  while (sums_items() * static_cast<int64_t>(sizeof(Acc)) > l2 / 2) {
+    if (max_outputs_ > gemm_.nr && max_outputs_ >= max_rows_)
+      max_outputs_ = round_up(ceil_div(max_outputs_, 2), gemm_.nr);
+    else if (max_rows_ > gemm_.mr)
+      max_rows_ = ceil_div(max_rows_, 2);
+    else
+      break;
+  }
+  row_parts_ = ceil_div(a_rows_, max_rows_);
+  output_parts_ = ceil_div(panel_count(gemm_, ocg_), max_outputs_ / gemm_.nr);
+  max_rows_ = ceil_div(a_rows_, row_parts_);
+  max_outputs_ = ceil_div(panel_count(gemm_, ocg_), output_parts_) * gemm_.nr;
+
+  grid_ = BlockGrid::within(p_.n, p_.oh, l2 / 2, [&](int64_t rows) {
+    const int64_t a = Scratch(y_axis_, x_axes_[0], rows).image() * max_rows_;
+    return (a + rows * round_up(p_.ow, gemm_.k_multiple) * max_outputs_) *
+           static_cast<int64_t>(sizeof(T));
+  });
+  const int64_t wanted = ceil_div(kMinCells, p_.groups * row_parts_ * output_parts_);
+  // Partial sums cost memory traffic: no more of them than x and dy themselves.
+  const int64_t affordable =
+      1 + (p_.n * (p_.ic * p_.ih * p_.iw + p_.oc * p_.oh * p_.ow)) / (p_.oc * icg_ * taps);
+  pixel_parts_ = std::min(wanted, affordable);
+  while (grid_.count() < pixel_parts_ && grid_.block_images > 1)
+    grid_.block_images = ceil_div(grid_.block_images, 2);
+  while (grid_.count() < pixel_parts_ && grid_.block_rows > 2)
+    grid_.block_rows = ceil_div(grid_.block_rows, 2);
+  pixel_parts_ = std::min(pixel_parts_, grid_.count());
+}
+
+template <class T>
+int64_t WgradEngine<T>::row_items(const Block& block) const {
+  const int64_t positions = Scratch(y_axis_, x_axes_[0], block.rows).image() * block.images;
+  const int64_t beyond = run_length(block);
+  return without_collisions(gemm_,
+                            round_up(positions + beyond, 64 / static_cast<int64_t>(sizeof(T))));
+}
+
+template <class T>
+WgradEngine<T>::Cell WgradEngine<T>::cell(int64_t group, int64_t pixels, int64_t rows,
+                                          int64_t outputs) const {
+  const Extent panels = piece(panel_count(gemm_, ocg_), output_parts_, outputs);
+  const int64_t index =
+      ((group * pixel_parts_ + pixels) * row_parts_ + rows) * output_parts_ + outputs;
+  return {.group = group,
+          .blocks = piece(grid_.count(), pixel_parts_, pixels),
+          .rows = piece(a_rows_, row_parts_, rows),
+          .outputs = {panels.begin * gemm_.nr,
+                      std::min(panels.size * gemm_.nr, ocg_ - panels.begin * gemm_.nr)},
+          .sums = sums_ + index * sums_items()};
+}
+
+template <class T>
+void WgradEngine<T>::run(Acc* dw) {
+  const int64_t channel_cells = row_parts_ * output_parts_;
+  const Workspace sums(p_.groups * pixel_parts_ * channel_cells * sums_items() *
+                       static_cast<int64_t>(sizeof(Acc)));
+  sums_ = sums.as<Acc>();
+  parallel_for(p_.groups * pixel_parts_ * channel_cells, [&](int64_t i) {
+    run_cell(cell(i / channel_cells / pixel_parts_, i / channel_cells % pixel_parts_,
+                  i % channel_cells / output_parts_, i % output_parts_));
+  });
+  parallel_for(p_.groups * channel_cells, [&](int64_t i) {
+    merge(i / channel_cells, i % channel_cells / output_parts_, i % output_parts_, dw);
+  });
+}
+
+template <class T>
+void WgradEngine<T>::run_cell(const Cell& cell) const {
+  const Block largest = grid_[0];
+  const int64_t panels = panel_count(gemm_, cell.outputs.size);
+  const int64_t a_items = row_items(largest) * cell.rows.size;
+  const int64_t b_items = panels * runs(largest) * run_length(largest) * gemm_.nr;
+  const Workspace scratch((round_up(a_items, 64) + b_items) * static_cast<int64_t>(sizeof(T)));
+  T* a = scratch.as<T>();
+  T* b = a + round_up(a_items, 64);
+  for (int64_t i = 0; i < cell.blocks.size; ++i) {
+    const Block block = grid_[cell.blocks.begin + i];
+    pack_a(cell, block, a);
+    pack_b(cell, block, b);
+    multiply(cell, block, a, b, i == 0);
+  }
+}
+
+/// A is [row][position]; what follows the positions meets zeros in B, so it must be finite.
+template <class T>
+void WgradEngine<T>::pack_a(const Cell& cell, const Block& block, T* a) const {
+  const int64_t stride = row_items(block);
+  const int64_t positions = Scratch(y_axis_, x_axes_[0], block.rows).image() * block.images;
+  for (int64_t row = 0; row < cell.rows.size; ++row)
+    std::fill(a + row * stride + positions, a + (row + 1) * stride, T{});
+  for (int64_t row = 0; row < cell.rows.size;) {
+    const int64_t tap = (cell.rows.begin + row) / icg_, channel = (cell.rows.begin + row) % icg_;
+    const int64_t channels = std::min(icg_ - channel, cell.rows.size - row);
+    copy_block({.item = sizeof(T),
+                .strides = x_strides_,
+                .channels = channels,
+                .position_stride = 1,
+                .channel_stride = stride},
+               y_axis_, x_axes_[static_cast<size_t>(tap)], block,
+               x_ + (cell.group * icg_ + channel) * x_strides_.c, a + row * stride);
+    row += channels;
+  }
+}
+
+/// B is [panel][run][k/kr][nr][kr].
+template <class T>
+void WgradEngine<T>::pack_b(const Cell& cell, const Block& block, T* b) const {
+  const int64_t length = run_length(block), panel_items = runs(block) * length * gemm_.nr;
+  const T* dy = dy_ + (cell.group * ocg_ + cell.outputs.begin) * dy_strides_.c;
+  const bool gaps = linear_ || length != p_.ow || cell.outputs.size % gemm_.nr != 0;
+  std::fill_n(b, gaps ? panel_count(gemm_, cell.outputs.size) * panel_items : 0, T{});
+  for (int64_t n = 0; n < block.images; ++n) {
+    for (int64_t i = 0; i < block.rows; ++i) {
+      const T* row = dy + (block.image + n) * dy_strides_.n + (block.row + i) * dy_strides_.y;
+      const int64_t run = linear_ ? n : n * block.rows + i;
+      for (int64_t o = 0; o < cell.outputs.size; o += gemm_.nr)
+        pack_panel_rows(gemm_, row + o * dy_strides_.c, dy_strides_.x, dy_strides_.c, p_.ow,
+                        std::min<int64_t>(gemm_.nr, cell.outputs.size - o),
+                        linear_ ? i * width_ : 0,
+                        b + o / gemm_.nr * panel_items + run * length * gemm_.nr);
+    }
+  }
+}
+
+template <class T>
+void WgradEngine<T>::multiply(const Cell& cell, const Block& block, const T* a, const T* b,
+                              bool first) const {
+  const Scratch scratch(y_axis_, x_axes_[0], block.rows);
+  const int64_t length = run_length(block), stride = row_items(block);
+  std::vector<const void*> run_a(static_cast<size_t>(runs(block))), run_b(run_a.size());
+  std::vector<int64_t> a_offsets, b_offsets;
+  for (const Tap& ty : y_axis_.phases[0].taps) {
+    // The runs of pixels that this row of taps reaches.
+    a_offsets.clear(), b_offsets.clear();
+    for (int64_t run = 0; run < runs(block); ++run) {
+      const int64_t n = linear_ ? run : run / block.rows, i = linear_ ? 0 : run % block.rows;
+      const int64_t source = (block.row + i) * p_.stride_h + ty.offset;
+      if (!linear_ && (source < 0 || source >= p_.ih)) continue;
+      a_offsets.push_back(n * scratch.image() + i * width_);
+      b_offsets.push_back(run * length * gemm_.nr);
+    }
+    for (int64_t column = 0; column < tap_columns_; ++column) {
+      const int64_t tap_a = scratch.tap(ty, x_axes_[0].phases[0].taps[static_cast<size_t>(column)]);
+      Acc* sums = cell.sums + (ty.kernel * tap_columns_ + column) * max_rows_ * max_outputs_;
+      const int64_t step = even_piece(cell.rows.size, gemm_.mr);
+      for (int64_t row = 0; row < cell.rows.size; row += step) {
+        for (int64_t o = 0; o < cell.outputs.size; o += gemm_.nr) {
+          const GemmTile tile{.m = std::min(step, cell.rows.size - row),
+                              .n = std::min<int64_t>(gemm_.nr, cell.outputs.size - o),
+                              .k = length,
+                              .batch = static_cast<int64_t>(a_offsets.size()),
+                              .a = run_a.data(),
+                              .lda = stride,
+                              .b = run_b.data(),
+                              .c = sums + row * max_outputs_ + o,
+                              .ldc = max_outputs_,
+                              .accumulate = !first};
+          for (size_t t = 0; t < a_offsets.size(); ++t) {
+            run_a[t] = a + row * stride + tap_a + a_offsets[t];
+            run_b[t] = b + o * runs(block) * length + b_offsets[t];
+          }
+          if (tile.batch > 0) {
+            gemm_.run(tile);
+          } else if (first) {
+            for (int64_t i = 0; i < tile.m; ++i)
+              std::fill_n(static_cast<Acc*>(tile.c) + i * max_outputs_, tile.n, Acc{});
+          }
+        }
+      }
+    }
+  }
+}
+
+/// dw of some rows of A and output channels: the partial sums of the ranges of pixels, in their
+/// order.
+template <class T>
+void WgradEngine<T>::merge(int64_t group, int64_t rows, int64_t outputs, Acc* dw) const {
+  const Cell first = cell(group, 0, rows, outputs);
+  const int64_t next =
+      row_parts_ * output_parts_ * sums_items();  // from one range's sums to the next
+  for (int64_t o = 0; o < first.outputs.size; ++o) {
+    for (int64_t row = 0; row < first.rows.size; ++row) {
+      const int64_t fold = (first.rows.begin + row) / icg_, c = (first.rows.begin + row) % icg_;
+      Acc* to = dw + ((group * ocg_ + first.outputs.begin + o) * icg_ + c) * p_.kh * p_.kw;
+      for (int64_t tap = 0; tap < tap_rows_ * tap_columns_; ++tap) {
+        const Acc* from = first.sums + (tap * max_rows_ + row) * max_outputs_ + o;
+        Acc sum = from[0];
+        for (int64_t part = 1; part < pixel_parts_; ++part) sum += from[part * next];
+        to[x_axes_.size() > 1 ? tap * p_.kw + fold : tap] = sum;
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void run_wgrad(const ConvProblem& problem, const GemmKernel& gemm, const void* x, const void* dy,
+               void* dw) {
+  visit_floating("conv2d", problem.dtype, [&]<class T>(std::type_identity<T>) {
+    WgradEngine<T>(problem, gemm, static_cast<const T*>(x), static_cast<const T*>(dy))
+        .run(static_cast<Accumulator<T>*>(dw));
+  });
+}
+
+}  // namespace quern::kernels

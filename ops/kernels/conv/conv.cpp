@@ -1,0 +1,75 @@
+#include "quern/ops/kernels/conv/conv.h"
+
+#include <fmt/format.h>
+
+#include <array>
+
+#include "quern/ops/kernels/conv/conv_records.h"
+#include "quern/ops/kernels/gemm/gemm_registry.h"
+#include "quern/tensor/dtype.h"
+#include "quern/tensor/verbose.h"
+
+namespace quern::kernels {
+namespace {
+
+constexpr std::array kKernels{&conv_brgemm, &conv_reference};
+
+const char* verbose_name(ConvPass pass) {
+  constexpr std::array names{"conv2d_fwd", "conv2d_dgrad", "conv2d_wgrad"};
+  return names[static_cast<size_t>(pass)];
+}
+
+/// One line of QUERN_VERBOSE around `run`.
+template <class Run>
+void timed(const ConvPlan& plan, Run run) {
+  std::string name;  // outlives the line, which reports when it goes
+  VerboseOp line(verbose_name(plan.pass));
+  if (line) {
+    name = plan.name();
+    line.set(name, plan.problem.to_string(),
+             fmt::format("{}:{}", plan.problem.dtype, plan.problem.format));
+  }
+  run();
+}
+
+}  // namespace
+
+std::string ConvProblem::to_string() const {
+  return fmt::format("mb{}_{}ic{}oc{}_ih{}oh{}kh{}sh{}dh{}ph{}_iw{}ow{}kw{}sw{}dw{}pw{}", n,
+                     groups == 1 ? "" : fmt::format("g{}", groups), ic, oc, ih, oh, kh, stride_h,
+                     dilation_h - 1, pad_h, iw, ow, kw, stride_w, dilation_w - 1, pad_w);
+}
+
+std::span<const ConvKernel* const> conv_kernels() { return kKernels; }
+
+std::string ConvPlan::name() const {
+  return kernel == &conv_brgemm ? fmt::format("{}:{}", kernel->name, gemm->name) : kernel->name;
+}
+
+ConvPlan plan_conv(const ConvProblem& problem, ConvPass pass, const GemmKernel* gemm) {
+  if (!gemm) gemm = &select_gemm_kernel(problem.dtype);
+  for (const ConvKernel* kernel : kKernels) {
+    if (const char* reason = kernel->why_not(problem, pass)) {
+      report_refusal(verbose_name(pass), kernel->name, reason);
+      continue;
+    }
+    report_choice(verbose_name(pass), kernel->name);
+    return {problem, pass, kernel, gemm};
+  }
+  fail("conv2d", "no kernel takes " + problem.to_string());
+}
+
+void conv_forward(const ConvPlan& plan, const void* x, const void* packed, const void* bias,
+                  void* y) {
+  timed(plan, [&] { plan.kernel->forward(plan, x, packed, bias, y); });
+}
+
+void conv_dgrad(const ConvPlan& plan, const void* dy, const void* packed, void* dx) {
+  timed(plan, [&] { plan.kernel->dgrad(plan, dy, packed, dx); });
+}
+
+void conv_wgrad(const ConvPlan& plan, const void* x, const void* dy, void* dw) {
+  timed(plan, [&] { plan.kernel->wgrad(plan, x, dy, dw); });
+}
+
+}  // namespace quern::kernels

@@ -1,0 +1,94 @@
+// 2-D convolution and its two gradients, on raw pointers.
+//
+// The way of a call, from the API to the tile and back:
+//
+//   ops/conv2d.cpp       checks the arguments, makes a ConvProblem, plans and runs the forward
+//   pass, and
+//                        records a closure that plans and runs dgrad and wgrad
+//   conv.cpp             plan_conv(): the first ConvKernel that takes the problem; prints
+//   QUERN_VERBOSE lines brgemm_taps.cpp      forward and dgrad are one engine: output pixel (y, x)
+//   is a sum over taps of
+//                        source pixel · weight, and a dgrad is a forward with other taps (axis.h).
+//                        It copies a block of the source to a padded scratch, where each tap is an
+//                        offset, and hands tiles of output pixels to
+//   gemm/gemm_kernel.h   the batch-reduce GEMM micro-kernel, one product a tap, C the output tile
+//   brgemm_wgrad.cpp     the gradient of the weight: the same micro-kernel summing over pixels
+//   instead axis.h               which source pixel a tap reads, in every mix of stride, padding
+//   and dilation pack.h               what is copied: source to scratch, weight and dy to panels
+//   conv_reference.cpp   the seven loops: the oracle, and the last candidate
+//
+// Layouts: x, y and their gradients are in the problem's format; a group's weight is
+// [oc/groups, ic/groups, kh, kw], all groups contiguous.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "quern/ops/kernels/gemm/gemm_kernel.h"
+#include "quern/tensor/memory_format.h"
+
+namespace quern::kernels {
+
+struct ConvProblem {
+  int64_t n;
+  int64_t ic, ih, iw;  // x [n, ic, ih, iw]
+  int64_t oc, oh, ow;  // y [n, oc, oh, ow]
+  int64_t kh, kw;      // weight [oc, ic/groups, kh, kw]
+  int64_t stride_h, stride_w;
+  int64_t pad_h, pad_w;
+  int64_t dilation_h, dilation_w;
+  int64_t groups;
+  DType dtype;  // of x, weight and y: f32, bf16 or f64
+  MemoryFormat format;
+
+  /// "mb16_ic64oc64_ih56oh56kh3sh1dh0ph1_iw56ow56kw3sw1dw0pw1", the field's notation (dh: dilation
+  /// - 1).
+  std::string to_string() const;
+};
+
+enum class ConvPass : uint8_t { forward, dgrad, wgrad };
+
+struct ConvPlan;
+
+/// A way to convolve. Pointers are to the problem's dtype; bias and dw to f32 (f64 for f64).
+struct ConvKernel {
+  const char* name;
+  /// Why it does not take the pass of this problem; null if it does.
+  const char* (*why_not)(const ConvProblem&, ConvPass);
+  /// Of the packed weight that forward and dgrad read; 0 if they read the weight itself.
+  int64_t (*packed_bytes)(const ConvPlan&);
+  void (*pack)(const ConvPlan&, const void* weight, void* packed);
+  void (*forward)(const ConvPlan&, const void* x, const void* packed, const void* bias, void* y);
+  void (*dgrad)(const ConvPlan&, const void* dy, const void* packed, void* dx);
+  void (*wgrad)(const ConvPlan&, const void* x, const void* dy, void* dw);
+};
+
+/// All of them, best first, the reference last.
+std::span<const ConvKernel* const> conv_kernels();
+
+/// A pass of a problem and what runs it.
+struct ConvPlan {
+  ConvProblem problem;
+  ConvPass pass;
+  const ConvKernel* kernel;
+  const GemmKernel* gemm;  // the tile under conv_brgemm
+
+  std::string name() const;  ///< "brgemm:gemm_f32_f32_f32_14x32_avx512", "reference"
+  int64_t packed_bytes() const { return kernel->packed_bytes(*this); }
+  void pack(const void* weight, void* packed) const { kernel->pack(*this, weight, packed); }
+};
+
+/// The best kernel for it, on the best tile or on `gemm`.
+ConvPlan plan_conv(const ConvProblem& problem, ConvPass pass, const GemmKernel* gemm = nullptr);
+
+// `packed` is what plan.pack() made, or the weight itself where packed_bytes() is 0.
+/// y = conv(x, weight) + bias; bias may be null.
+void conv_forward(const ConvPlan& plan, const void* x, const void* packed, const void* bias,
+                  void* y);
+void conv_dgrad(const ConvPlan& plan, const void* dy, const void* packed, void* dx);
+/// dw is written as [oc, ic/groups, kh, kw] in f32 (f64 for f64).
+void conv_wgrad(const ConvPlan& plan, const void* x, const void* dy, void* dw);
+/// db[oc] = Σ dy over images and pixels, in f32 (f64 for f64).
+void conv_bias_grad(const ConvProblem& problem, const void* dy, void* db);
+
+}  // namespace quern::kernels

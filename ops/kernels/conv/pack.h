@@ -1,0 +1,59 @@
+// What the drivers copy before they multiply: image blocks to padded scratch, matrices to B panels,
+// tiles to the output. Item sizes are 2, 4 or 8 bytes; strides count items.
+#pragma once
+#include "quern/ops/kernels/conv/axis.h"
+#include "quern/ops/kernels/conv/strides.h"
+#include "quern/ops/kernels/gemm/gemm_kernel.h"
+
+namespace quern::kernels {
+
+constexpr int64_t round_up(int64_t value, int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+/// dst[i][j] = src[i·row_stride + j·col_stride] for i < rows, j < cols; dst rows are dst_stride
+/// apart. Row copies and transposes, which have a stride of 1, are fast.
+void copy_matrix(int64_t item, const void* src, int64_t row_stride, int64_t col_stride, void* dst,
+                 int64_t dst_stride, int64_t rows, int64_t cols);
+
+/// Some rows of some images: what one cell of work reads or writes.
+struct Block {
+  int64_t image, images;
+  int64_t row, rows;  // outputs of the axis's longest phase
+};
+
+/// The positions of a block in scratch, [image][plane of y][plane of x][y][x].
+struct Scratch {
+  Scratch(const Axis& y, const Axis& x, int64_t rows)
+      : planes_y(static_cast<int64_t>(y.planes.size())),
+        planes_x(static_cast<int64_t>(x.planes.size())),
+        height(y.extent(rows)),
+        width(x.extent(x.longest_phase())) {}
+  int64_t planes_y, planes_x, height, width;
+
+  int64_t plane() const { return height * width; }
+  int64_t image() const { return planes_y * planes_x * plane(); }
+  /// Output (0, 0)'s position under a tap.
+  int64_t tap(const Tap& y, const Tap& x) const {
+    return (y.plane * planes_x + x.plane) * plane() + y.shift * width + x.shift;
+  }
+};
+
+/// Copies `channels` channels of a block of src to scratch, zeros where there is padding: item
+/// (position, channel) goes to position·position_stride + channel·channel_stride, one of which
+/// is 1. Channels are in [c, c + channels), from the pointer on.
+struct SourceCopy {
+  int64_t item;
+  ImageStrides strides;  // of src
+  int64_t channels;
+  int64_t position_stride, channel_stride;
+};
+void copy_block(const SourceCopy& copy, const Axis& y, const Axis& x, const Block& block,
+                const void* src, void* scratch);
+
+/// Writes B[i][j] = src[i·row_stride + j·col_stride] for i < k, j < n into rows row0... of a panel.
+/// What it does not write, the caller has zeroed.
+void pack_panel_rows(const GemmKernel& kernel, const void* src, int64_t row_stride,
+                     int64_t col_stride, int64_t k, int64_t n, int64_t row0, void* panel);
+
+}  // namespace quern::kernels

@@ -1,0 +1,26 @@
+// Where element (n, c, y, x) of a dense image tensor lies, in either format.
+#pragma once
+#include "quern/tensor/memory_format.h"
+
+#include <cstdint>
+#include <type_traits>
+
+namespace quern::kernels {
+
+struct ImageStrides {
+  int64_t n, c, y, x;  // in elements
+
+  ImageStrides(MemoryFormat format, int64_t channels, int64_t height, int64_t width)
+      : n(channels * height * width) {
+    if (format == MemoryFormat::channels_last)
+      c = 1, x = channels, y = width * channels;
+    else
+      c = height * width, y = width, x = 1;
+  }
+};
+
+/// What sums of T are kept in: f64 for f64, else f32.
+template <class T>
+using Accumulator = std::conditional_t<std::is_same_v<T, double>, double, float>;
+
+}  // namespace quern::kernels

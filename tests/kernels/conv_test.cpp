@@ -1,0 +1,479 @@
+// Every convolution driver on every micro-kernel that this machine runs, over shapes where they
+// break.
+//
+// Data are small integers: all products and sums are exact in f32 (below 2^24), so that any order
+// of summation gives the same number, and results must equal the f64 reference's, rounded once for
+// bf16.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "quern/ops/kernels/conv/conv.h"
+#include "quern/ops/kernels/conv/conv_records.h"
+#include "quern/ops/kernels/gemm/gemm_registry.h"
+#include "quern/tensor/cpu_features.h"
+#include "quern/tensor/dtype.h"
+#include "quern/tensor/parallel.h"
+
+using namespace quern;
+using namespace quern::kernels;
+
+namespace {
+
+struct Pair {
+  int64_t h, w;
+};
+struct Case {
+  int64_t n, groups, ic, oc;  // channels of all groups
+  Pair size, kernel, stride = {1, 1}, pad = {0, 0}, dilation = {1, 1};
+
+  ConvProblem problem(DType dtype, MemoryFormat format) const {
+    const auto out = [](int64_t in, int64_t k, int64_t s, int64_t p, int64_t d) {
+      return (in + 2 * p - d * (k - 1) - 1) / s + 1;
+    };
+    return {.n = n,
+            .ic = ic,
+            .ih = size.h,
+            .iw = size.w,
+            .oc = oc,
+            .oh = out(size.h, kernel.h, stride.h, pad.h, dilation.h),
+            .ow = out(size.w, kernel.w, stride.w, pad.w, dilation.w),
+            .kh = kernel.h,
+            .kw = kernel.w,
+            .stride_h = stride.h,
+            .stride_w = stride.w,
+            .pad_h = pad.h,
+            .pad_w = pad.w,
+            .dilation_h = dilation.h,
+            .dilation_w = dilation.w,
+            .groups = groups,
+            .dtype = dtype,
+            .format = format};
+  }
+};
+
+const std::vector<Case> kCases{
+    // 1×1: linearised, copied for odd channels, strided
+    {.n = 2, .groups = 1, .ic = 32, .oc = 33, .size = {7, 7}, .kernel = {1, 1}},
+    {.n = 3, .groups = 1, .ic = 17, .oc = 5, .size = {5, 9}, .kernel = {1, 1}},
+    {.n = 2, .groups = 1, .ic = 64, .oc = 65, .size = {9, 8}, .kernel = {1, 1}, .stride = {2, 2}},
+    {.n = 1, .groups = 1, .ic = 16, .oc = 16, .size = {3, 3}, .kernel = {1, 1}, .pad = {1, 2}},
+    {.n = 1, .groups = 1, .ic = 1, .oc = 1, .size = {1, 1}, .kernel = {1, 1}},
+    // channels that collide in a cache set
+    {.n = 1, .groups = 1, .ic = 1024, .oc = 3, .size = {3, 5}, .kernel = {1, 1}},
+    // 3×3, even and odd everything
+    {.n = 2, .groups = 1, .ic = 33, .oc = 65, .size = {7, 7}, .kernel = {3, 3}, .pad = {1, 1}},
+    {.n = 1, .groups = 1, .ic = 16, .oc = 32, .size = {14, 28}, .kernel = {3, 3}, .pad = {1, 1}},
+    {.n = 2, .groups = 1, .ic = 16, .oc = 17, .size = {8, 9}, .kernel = {3, 3}},
+    {.n = 2,
+     .groups = 1,
+     .ic = 18,
+     .oc = 3,
+     .size = {9, 11},
+     .kernel = {3, 3},
+     .stride = {2, 2},
+     .pad = {1, 1}},
+    {.n = 1,
+     .groups = 1,
+     .ic = 17,
+     .oc = 33,
+     .size = {10, 13},
+     .kernel = {3, 3},
+     .stride = {3, 3},
+     .pad = {1, 1}},
+    {.n = 1, .groups = 1, .ic = 17, .oc = 16, .size = {11, 7}, .kernel = {2, 2}, .stride = {3, 4}},
+    {.n = 1,
+     .groups = 1,
+     .ic = 17,
+     .oc = 5,
+     .size = {12, 13},
+     .kernel = {5, 3},
+     .stride = {1, 2},
+     .pad = {2, 1}},
+    {.n = 1,
+     .groups = 1,
+     .ic = 16,
+     .oc = 33,
+     .size = {13, 12},
+     .kernel = {3, 3},
+     .pad = {2, 2},
+     .dilation = {2, 2}},
+    {.n = 1,
+     .groups = 1,
+     .ic = 20,
+     .oc = 5,
+     .size = {13, 15},
+     .kernel = {3, 3},
+     .stride = {2, 3},
+     .pad = {3, 1},
+     .dilation = {3, 2}},
+    {.n = 1,
+     .groups = 1,
+     .ic = 20,
+     .oc = 5,
+     .size = {13, 15},
+     .kernel = {3, 2},
+     .stride = {2, 2},
+     .pad = {1, 3},
+     .dilation = {2, 4}},
+    // padding beyond need: outputs and taps that read nothing but padding
+    {.n = 1, .groups = 1, .ic = 17, .oc = 5, .size = {3, 4}, .kernel = {3, 3}, .pad = {5, 4}},
+    {.n = 1,
+     .groups = 1,
+     .ic = 3,
+     .oc = 5,
+     .size = {2, 3},
+     .kernel = {3, 3},
+     .stride = {2, 2},
+     .pad = {4, 7}},
+    {.n = 1,
+     .groups = 1,
+     .ic = 16,
+     .oc = 2,
+     .size = {1, 1},
+     .kernel = {1, 1},
+     .stride = {2, 2},
+     .pad = {1, 1}},
+    // few channels: taps folded into the reduction
+    {.n = 2,
+     .groups = 1,
+     .ic = 3,
+     .oc = 33,
+     .size = {18, 20},
+     .kernel = {7, 7},
+     .stride = {2, 2},
+     .pad = {3, 3}},
+    {.n = 1, .groups = 1, .ic = 1, .oc = 5, .size = {9, 10}, .kernel = {3, 3}, .pad = {1, 1}},
+    {.n = 1,
+     .groups = 1,
+     .ic = 5,
+     .oc = 17,
+     .size = {9, 11},
+     .kernel = {3, 4},
+     .stride = {1, 3},
+     .pad = {0, 2}},
+    {.n = 1,
+     .groups = 1,
+     .ic = 5,
+     .oc = 3,
+     .size = {9, 11},
+     .kernel = {3, 3},
+     .pad = {2, 2},
+     .dilation = {1, 2}},
+    // groups, depthwise
+    {.n = 2, .groups = 2, .ic = 34, .oc = 66, .size = {6, 7}, .kernel = {3, 3}, .pad = {1, 1}},
+    {.n = 1,
+     .groups = 3,
+     .ic = 9,
+     .oc = 15,
+     .size = {7, 6},
+     .kernel = {3, 3},
+     .stride = {2, 2},
+     .pad = {1, 1}},
+    {.n = 2, .groups = 2, .ic = 64, .oc = 32, .size = {5, 5}, .kernel = {1, 1}},
+    {.n = 1, .groups = 19, .ic = 19, .oc = 19, .size = {8, 7}, .kernel = {3, 3}, .pad = {1, 1}},
+    {.n = 1,
+     .groups = 5,
+     .ic = 5,
+     .oc = 10,
+     .size = {8, 9},
+     .kernel = {3, 3},
+     .stride = {2, 1},
+     .pad = {1, 1}},
+    // kernel = input, one column
+    {.n = 2, .groups = 1, .ic = 17, .oc = 9, .size = {5, 4}, .kernel = {5, 4}},
+    {.n = 2, .groups = 1, .ic = 16, .oc = 9, .size = {12, 3}, .kernel = {3, 3}},
+    {.n = 1, .groups = 1, .ic = 16, .oc = 9, .size = {9, 1}, .kernel = {3, 1}, .pad = {1, 0}},
+    {.n = 1, .groups = 1, .ic = 16, .oc = 9, .size = {1, 40}, .kernel = {1, 5}, .pad = {0, 2}},
+    // reductions, blocks of rows and images larger than a cache
+    {.n = 5, .groups = 1, .ic = 560, .oc = 3, .size = {4, 4}, .kernel = {3, 3}, .pad = {1, 1}},
+    {.n = 2, .groups = 1, .ic = 40, .oc = 2, .size = {70, 64}, .kernel = {3, 3}, .pad = {1, 1}},
+    {.n = 2,
+     .groups = 1,
+     .ic = 72,
+     .oc = 72,
+     .size = {9, 9},
+     .kernel = {3, 3},
+     .stride = {2, 2},
+     .pad = {1, 1}},
+};
+
+/// A buffer of a dtype with guards on both sides, filled with NaN or integers.
+class Buffer {
+ public:
+  Buffer(DType dtype, int64_t count)
+      : item_(itemsize(dtype)),
+        dtype_(dtype),
+        count_(count),
+        bytes_(static_cast<size_t>(count * item_ + 2 * kGuard), std::byte{0xff}) {}
+  Buffer(DType dtype, const std::vector<double>& values)
+      : Buffer(dtype, static_cast<int64_t>(values.size())) {
+    visit_floating("test", dtype, [&]<class T>(std::type_identity<T>) {
+      for (size_t i = 0; i < values.size(); ++i)
+        static_cast<T*>(data())[i] = static_cast<T>(values[i]);
+    });
+  }
+  void* data() { return bytes_.data() + kGuard; }
+  std::vector<double> values() {
+    std::vector<double> values(static_cast<size_t>(count_));
+    visit_floating("test", dtype_, [&]<class T>(std::type_identity<T>) {
+      for (size_t i = 0; i < values.size(); ++i)
+        values[i] = static_cast<double>(static_cast<const T*>(data())[i]);
+    });
+    return values;
+  }
+  bool guards_intact() const {
+    const auto ff = [](std::byte b) { return b == std::byte{0xff}; };
+    return std::all_of(bytes_.begin(), bytes_.begin() + kGuard, ff) &&
+           std::all_of(bytes_.end() - kGuard, bytes_.end(), ff);
+  }
+
+ private:
+  static constexpr int64_t kGuard = 256;
+  int64_t item_;
+  DType dtype_;
+  int64_t count_;
+  std::vector<std::byte> bytes_;
+};
+
+/// -3 ... 3, exact in every dtype.
+std::vector<double> integers(int64_t count, uint32_t seed) {
+  std::vector<double> values(static_cast<size_t>(count));
+  uint32_t state = seed * 2654435761u + 1;
+  for (double& value : values) {
+    state = state * 1664525u + 1013904223u;
+    value = static_cast<double>(state >> 16) / 65536 * 7;
+    value = std::floor(value) - 3;
+  }
+  return values;
+}
+
+struct Data {
+  std::vector<double> x, w, bias, dy;
+
+  explicit Data(const ConvProblem& p)
+      : x(integers(p.n * p.ic * p.ih * p.iw, 1)),
+        w(integers(p.oc * p.ic / p.groups * p.kh * p.kw, 2)),
+        bias(integers(p.oc, 3)),
+        dy(integers(p.n * p.oc * p.oh * p.ow, 4)) {}
+};
+
+struct Results {
+  std::vector<double> y, y_bias, dx, dw;
+};
+
+DType sum_dtype(DType dtype) { return dtype == DType::f64 ? DType::f64 : DType::f32; }
+
+/// All passes of `kernel`; checks that nothing outside the results is written.
+Results run(const ConvProblem& p, const ConvKernel& kernel, const GemmKernel& gemm,
+            const Data& data) {
+  Buffer x(p.dtype, data.x), w(p.dtype, data.w), dy(p.dtype, data.dy);
+  Buffer bias(sum_dtype(p.dtype), data.bias);
+  Buffer y(p.dtype, static_cast<int64_t>(data.dy.size()));
+  Buffer y_bias(p.dtype, static_cast<int64_t>(data.dy.size()));
+  Buffer dx(p.dtype, static_cast<int64_t>(data.x.size()));
+  Buffer dw(sum_dtype(p.dtype), static_cast<int64_t>(data.w.size()));
+  const auto plan = [&](ConvPass pass) { return ConvPlan{p, pass, &kernel, &gemm}; };
+  const auto packed = [&](const ConvPlan& plan) {
+    Buffer b(p.dtype, plan.packed_bytes() / itemsize(p.dtype));
+    plan.pack(w.data(), b.data());
+    CHECK(b.guards_intact());
+    return plan.packed_bytes() > 0 ? b : w;
+  };
+  Buffer forward_weight = packed(plan(ConvPass::forward));
+  Buffer dgrad_weight = packed(plan(ConvPass::dgrad));
+  conv_forward(plan(ConvPass::forward), x.data(), forward_weight.data(), nullptr, y.data());
+  conv_forward(plan(ConvPass::forward), x.data(), forward_weight.data(), bias.data(),
+               y_bias.data());
+  conv_dgrad(plan(ConvPass::dgrad), dy.data(), dgrad_weight.data(), dx.data());
+  conv_wgrad(plan(ConvPass::wgrad), x.data(), dy.data(), dw.data());
+  CHECK(y.guards_intact());
+  CHECK(y_bias.guards_intact());
+  CHECK(dx.guards_intact());
+  CHECK(dw.guards_intact());
+  return {y.values(), y_bias.values(), dx.values(), dw.values()};
+}
+
+std::vector<double> rounded(std::vector<double> values, DType dtype) {
+  if (dtype == DType::bf16)
+    for (double& value : values) value = static_cast<double>(static_cast<float>(bfloat16(value)));
+  return values;
+}
+
+const GemmKernel& f64_gemm() { return select_gemm_kernel(DType::f64); }
+
+/// Compares all passes with the f64 reference.
+void check_case(const Case& c, MemoryFormat format, const std::vector<const GemmKernel*>& gemms) {
+  const ConvProblem exact = c.problem(DType::f64, format);
+  const Data data(exact);
+  const Results expected = run(exact, conv_reference, f64_gemm(), data);
+  for (const GemmKernel* gemm : gemms) {
+    ConvProblem p = c.problem(gemm->a, format);
+    CAPTURE(p.to_string());
+    CAPTURE(p.format);
+    CAPTURE(std::string(gemm->name));
+    const Results got = run(p, conv_brgemm, *gemm, data);
+    CHECK(got.y == rounded(expected.y, p.dtype));
+    CHECK(got.y_bias == rounded(expected.y_bias, p.dtype));
+    CHECK(got.dx == rounded(expected.dx, p.dtype));
+    CHECK(got.dw == expected.dw);
+  }
+}
+
+std::vector<const GemmKernel*> enabled_gemms() {
+  std::vector<const GemmKernel*> enabled;
+  for (const GemmKernel* gemm : gemm_kernels()) {
+    if (isa_enabled(gemm->isa))
+      enabled.push_back(gemm);
+    else
+      MESSAGE("skipped ", std::string(gemm->name), ": ", why_disabled(gemm->isa));
+  }
+  return enabled;
+}
+
+constexpr MemoryFormat kFormats[] = {MemoryFormat::contiguous, MemoryFormat::channels_last};
+
+}  // namespace
+
+TEST_CASE("conv_brgemm equals the reference on every micro-kernel, exactly") {
+  const auto gemms = enabled_gemms();
+  for (const Case& c : kCases)
+    for (MemoryFormat format : kFormats) check_case(c, format, gemms);
+}
+
+TEST_CASE("conv_brgemm equals the reference on shapes drawn at random") {
+  const std::vector<const GemmKernel*> best{&select_gemm_kernel(DType::f32),
+                                            &select_gemm_kernel(DType::bf16)};
+  uint32_t state = 7;
+  const auto draw = [&](int64_t low, int64_t high) {
+    state = state * 1664525u + 1013904223u;
+    return low + static_cast<int64_t>(state >> 8) % (high - low + 1);
+  };
+  int run = 0;
+  while (run < 150) {
+    Case c{.n = draw(1, 3),
+           .groups = draw(1, 3),
+           .ic = draw(1, 24),
+           .oc = draw(1, 40),
+           .size = {draw(1, 17), draw(1, 19)},
+           .kernel = {draw(1, 5), draw(1, 5)},
+           .stride = {draw(1, 4), draw(1, 4)},
+           .pad = {draw(0, 4), draw(0, 4)},
+           .dilation = {draw(1, 3), draw(1, 3)}};
+    c.ic *= c.groups, c.oc *= c.groups;
+    if (c.size.h + 2 * c.pad.h < c.dilation.h * (c.kernel.h - 1) + 1) continue;
+    if (c.size.w + 2 * c.pad.w < c.dilation.w * (c.kernel.w - 1) + 1) continue;
+    check_case(c, kFormats[run++ % 2], best);
+  }
+}
+
+TEST_CASE("The reference in f32 and bf16 equals the reference in f64") {
+  for (size_t i : {1u, 9u, 14u, 24u}) {
+    for (MemoryFormat format : kFormats) {
+      const ConvProblem exact = kCases[i].problem(DType::f64, format);
+      const Data data(exact);
+      const Results expected = run(exact, conv_reference, f64_gemm(), data);
+      for (DType dtype : {DType::f32, DType::bf16}) {
+        const Results got = run(kCases[i].problem(dtype, format), conv_reference, f64_gemm(), data);
+        CHECK(got.y == rounded(expected.y, dtype));
+        CHECK(got.y_bias == rounded(expected.y_bias, dtype));
+        CHECK(got.dx == rounded(expected.dx, dtype));
+        CHECK(got.dw == expected.dw);
+      }
+    }
+  }
+}
+
+TEST_CASE("The reference by hand: one dot product a pixel") {
+  // x 1×1×3×3 = 1...9, w 2×2 = (1, 2; 3, 4), stride 1: y = x·w over each 2×2 window.
+  const Case c{.n = 1, .groups = 1, .ic = 1, .oc = 1, .size = {3, 3}, .kernel = {2, 2}};
+  const ConvProblem p = c.problem(DType::f64, MemoryFormat::contiguous);
+  Data data(p);
+  data.x = {1, 2, 3, 4, 5, 6, 7, 8, 9};
+  data.w = {1, 2, 3, 4};
+  data.bias = {10};
+  data.dy = {1, 2, 3, 4};
+  const Results r = run(p, conv_reference, f64_gemm(), data);
+  CHECK(r.y == std::vector<double>{37, 47, 67, 77});
+  CHECK(r.y_bias == std::vector<double>{47, 57, 77, 87});
+  CHECK(r.dx == std::vector<double>{1, 4, 4, 6, 20, 16, 9, 24, 16});
+  CHECK(r.dw == std::vector<double>{37, 47, 67, 77});
+}
+
+TEST_CASE("Rounding stays within the bound of one f32 sum") {
+  // Each of the K products and additions rounds by at most u = 2^-24 of Σ|x·w| so far: |error| <=
+  // (K+1)·u·Σ|x·w|.
+  const Case c{
+      .n = 1, .groups = 1, .ic = 65, .oc = 9, .size = {9, 9}, .kernel = {3, 3}, .pad = {1, 1}};
+  ConvProblem p = c.problem(DType::f64, MemoryFormat::channels_last);
+  Data data(p);
+  for (auto* values : {&data.x, &data.w, &data.dy})
+    for (double& value : *values)
+      value = static_cast<double>(static_cast<float>(
+          std::sin(value * 12.9898 + 0.1 * static_cast<double>(&value - values->data()))));
+  Data magnitude = data;
+  for (auto* values : {&magnitude.x, &magnitude.w, &magnitude.dy})
+    for (double& value : *values) value = std::abs(value);
+  const Results expected = run(p, conv_reference, f64_gemm(), data);
+  const Results bound = run(p, conv_reference, f64_gemm(), magnitude);
+  p.dtype = DType::f32;
+  const Results got = run(p, conv_brgemm, select_gemm_kernel(DType::f32), data);
+  const auto check_within = [](const std::vector<double>& a, const std::vector<double>& b,
+                               const std::vector<double>& size, double terms) {
+    double worst = 0;
+    for (size_t i = 0; i < a.size(); ++i)
+      worst = std::max(worst, std::abs(a[i] - b[i]) / ((terms + 1) * 0x1p-24 * size[i]));
+    CHECK(worst <= 1.0);
+  };
+  check_within(got.y, expected.y, bound.y, 65 * 9);
+  check_within(got.dx, expected.dx, bound.dx, 9 * 9);
+  check_within(got.dw, expected.dw, bound.dw, 81);
+}
+
+TEST_CASE("Results have the same bits with 1, 2 and 3 threads") {
+  const int before = num_threads();
+  for (const Case& c : {kCases[6], kCases[19], kCases[33]}) {
+    const ConvProblem p = c.problem(DType::f32, MemoryFormat::channels_last);
+    Data data(p);
+    for (auto* values : {&data.x, &data.w, &data.dy})
+      for (double& value : *values)
+        value = std::sin(value + static_cast<double>(&value - values->data()));
+    std::vector<Results> results;
+    for (int threads : {1, 2, 3}) {
+      set_num_threads(threads);
+      results.push_back(run(p, conv_brgemm, select_gemm_kernel(DType::f32), data));
+    }
+    for (const Results& r : results) {
+      CHECK(r.y == results[0].y);
+      CHECK(r.dx == results[0].dx);
+      CHECK(r.dw == results[0].dw);
+    }
+  }
+  set_num_threads(before);
+}
+
+TEST_CASE("The gradient of the bias sums dy") {
+  for (MemoryFormat format : kFormats) {
+    for (DType dtype : {DType::f32, DType::bf16, DType::f64}) {
+      const ConvProblem p = kCases[10].problem(dtype, format);
+      const Data data(p);
+      Buffer dy(dtype, data.dy), db(sum_dtype(dtype), p.oc);
+      conv_bias_grad(p, dy.data(), db.data());
+      CHECK(db.guards_intact());
+      std::vector<double> expected(static_cast<size_t>(p.oc));
+      const bool last = format == MemoryFormat::channels_last;
+      for (size_t i = 0; i < data.dy.size(); ++i) {
+        const int64_t at = static_cast<int64_t>(i);
+        expected[static_cast<size_t>(last ? at % p.oc : at / (p.oh * p.ow) % p.oc)] += data.dy[i];
+      }
+      CHECK(db.values() == expected);
+    }
+  }
+}
+
+TEST_CASE("A problem names itself as the field does") {
+  CHECK_EQ(kCases[23].problem(DType::f32, MemoryFormat::contiguous).to_string(),
+           "mb2_g2ic34oc66_ih6oh6kh3sh1dh0ph1_iw7ow7kw3sw1dw0pw1");
+}
