@@ -1,0 +1,148 @@
+// The AMX kernel's source on emulated tile instructions, and the emulation against the real ones.
+#include "kernels/amx_emulation.h"
+
+#include <doctest/doctest.h>
+
+#include <bit>
+#include <limits>
+#include <thread>
+
+#include "kernels/gemm_tile_check.h"
+#include "quern/ops/kernels/gemm/gemm_registry.h"
+#include "quern/tensor/cpu_features.h"
+
+using namespace quern;
+using namespace quern::kernels;
+using quern::test::Elements;
+using quern::test::EmulatedTiles;
+
+namespace {
+
+using Emulated = AmxGemm<EmulatedTiles>;
+const GemmKernel emulated{"gemm_bf16_bf16_f32_32x32k2_emulated",
+                          Isa::portable,
+                          DType::bf16,
+                          DType::bf16,
+                          DType::f32,
+                          Emulated::kMr,
+                          Emulated::kNr,
+                          Emulated::kKr,
+                          Emulated::kKMultiple,
+                          Emulated::run};
+
+const GemmKernel* amx_record() {
+  for (const GemmKernel* kernel : gemm_kernels())
+    if (kernel->isa == Isa::amx) return kernel;
+  return nullptr;
+}
+
+}  // namespace
+
+TEST_CASE("the AMX kernel keeps to its contract on emulated tiles") { test::check_tile(emulated); }
+
+TEST_CASE("the registered AMX kernel is the one that is emulated") {
+  const GemmKernel* kernel = amx_record();
+  if (kernel == nullptr) return;  // not built for this architecture
+  CHECK(kernel->mr == emulated.mr);
+  CHECK(kernel->nr == emulated.nr);
+  CHECK(kernel->kr == emulated.kr);
+  CHECK(kernel->k_multiple == emulated.k_multiple);
+}
+
+TEST_CASE("emulated tdpbf16ps multiplies, rounds and flushes as documented") {
+  const auto multiply_add = EmulatedTiles::multiply_add;
+  // One rounding: 1 + 2^-24 is a tie that goes to even, 1 + 2^-23 + 2^-24 goes up.
+  CHECK(multiply_add(0x1p-12f, 0x1p-12f, 1) == 1);
+  CHECK(multiply_add(0x1p-12f, 0x1p-12f, 1 + 0x1p-23f) == 1 + 0x1p-22f);
+  // Denormals are zero on the way in and on the way out, and keep their sign.
+  CHECK(multiply_add(0x1p-127f, 0x1p127f, 0) == 0);
+  CHECK(multiply_add(1, 1, 0x1p-127f) == 1);
+  CHECK(multiply_add(0x1p-63f, 0x1p-64f, 0) == 0);
+  CHECK(std::signbit(multiply_add(-0x1p-63f, 0x1p-64f, -0.0f)));
+  CHECK(multiply_add(0x1p-63f, 0x1p-63f, 0) == FLT_MIN);
+  CHECK(multiply_add(0x1p-63f, -0x1p-88f, FLT_MIN) == FLT_MIN);  // -2^-151: a tie, to even
+  CHECK(multiply_add(0x1.8p-63f, -0x1p-88f, FLT_MIN) == 0);      // lower: tiny
+  CHECK(std::isnan(multiply_add(std::numeric_limits<float>::infinity(), 0, 1)));
+}
+
+// Tiles belong to a thread, and so does what the kernel remembers of their configuration: a test
+// that uses them directly does so in a thread of its own.
+
+TEST_CASE("emulated tdpbf16ps sums even and odd k apart before it adds C") {
+  std::jthread([] {
+    // 2^24 swallows ones that are added to it one by one, not their sum.
+    TileConfig config;
+    for (int t = 0; t < 3; ++t) config.rows[t] = 16, config.row_bytes[t] = 64;
+    EmulatedTiles::configure(config);
+    Elements a(DType::bf16, 16 * 32), b(DType::bf16, 16 * 32), c(DType::f32, 16 * 16);
+    a.fill(1), b.fill(1), c.fill(0x1p24);
+    EmulatedTiles::load<0>(c.data(), 64);
+    EmulatedTiles::load<1>(a.data(), 64);
+    EmulatedTiles::load<2>(b.data(), 64);
+    EmulatedTiles::dot<0, 1, 2>();
+    EmulatedTiles::store<0>(c.data(), 64);
+    CHECK(c.get(17) == 0x1p24 + 32);
+    // A large even term leaves the odd sum alone: 2^24 + 1·15 (swallowed) + 16 odd ones.
+    b.set(0, 0x1p24);
+    EmulatedTiles::load<2>(b.data(), 64);
+    EmulatedTiles::zero<0>();
+    EmulatedTiles::dot<0, 1, 2>();
+    EmulatedTiles::store<0>(c.data(), 64);
+    CHECK(c.get(0) == 0x1p24 + 16);
+    CHECK(c.get(1) == 32);
+  });
+}
+
+TEST_CASE("emulated tiles refuse what the CPU refuses") {
+  std::jthread([] {
+    CHECK_THROWS_AS(EmulatedTiles::zero<0>(), std::logic_error);
+    TileConfig config;
+    config.rows[0] = 17, config.row_bytes[0] = 64;
+    CHECK_THROWS_AS(EmulatedTiles::configure(config), std::logic_error);
+    config.rows[0] = 16;
+    config.rows[1] = 8, config.row_bytes[1] = 64;
+    config.rows[2] = 16, config.row_bytes[2] = 64;
+    EmulatedTiles::configure(config);
+    CHECK_THROWS_AS((EmulatedTiles::dot<0, 1, 2>()), std::logic_error);
+  });
+}
+
+TEST_CASE("the AMX kernel gives the same bits on the CPU's tiles") {
+  if (!cpu_has(Isa::amx)) {
+    MESSAGE("skipped: CPU has no amx");
+    return;
+  }
+  const GemmKernel& real = *amx_record();
+  const int64_t k = 96, n = 32;
+  for (int64_t m : {1, 15, 16, 17, 32}) {
+    Elements a(DType::bf16, m * k), b(DType::bf16, k * n), c(DType::f32, m * n),
+        d(DType::f32, m * n);
+    a.fill_random(1), b.fill_random(2), c.fill_random(3), d.fill_random(3);
+    for (int64_t i = 0; i < a.count(); i += 7)
+      a.set(i, std::ldexp(a.get(i), -126));  // denormal results
+    for (int64_t i = 0; i < b.count(); i += 5)
+      b.set(i, std::ldexp(b.get(i), static_cast<int>(i % 40)));
+    b.set(5, std::numeric_limits<double>::quiet_NaN());
+    b.set(70, std::numeric_limits<double>::infinity());
+    const void *a_pointer = a.data(), *b_pointer = b.data();
+    GemmTile tile{.m = m,
+                  .n = n,
+                  .k = k,
+                  .batch = 1,
+                  .a = &a_pointer,
+                  .lda = k,
+                  .b = &b_pointer,
+                  .c = c.data(),
+                  .ldc = n,
+                  .accumulate = true};
+    real.run(tile);
+    tile.c = d.data();
+    Emulated::run(tile);
+    int64_t different = 0;
+    for (int64_t i = 0; i < c.count(); ++i)
+      different += std::isnan(c.get(i))
+                       ? !std::isnan(d.get(i))
+                       : std::bit_cast<uint64_t>(c.get(i)) != std::bit_cast<uint64_t>(d.get(i));
+    CHECK(different == 0);
+  }
+}

@@ -1,0 +1,80 @@
+// Random operands of a GEMM and what the tests hold a kernel to: an f64 sum and a bound on its
+// rounding.
+#pragma once
+#include <cfloat>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "quern/ops/kernels/gemm/gemm_kernel.h"
+#include "quern/tensor/dtype.h"
+
+namespace quern::test {
+
+/// Elements of any floating dtype, allocated to the byte: a sanitizer sees the first read beyond.
+class Elements {
+ public:
+  Elements(DType dtype, int64_t count)
+      : dtype_(dtype),
+        count_(count),
+        bytes_(new std::byte[static_cast<size_t>(count * itemsize(dtype))]) {}
+
+  void* data() const { return bytes_.get(); }
+  void* at(int64_t i) const { return bytes_.get() + i * itemsize(dtype_); }
+  int64_t count() const { return count_; }
+  double get(int64_t i) const {
+    return visit_floating("test", dtype_, [&]<class T>(std::type_identity<T>) {
+      T value;
+      std::memcpy(static_cast<void*>(&value), at(i), sizeof value);
+      return static_cast<double>(value);
+    });
+  }
+  void set(int64_t i, double to) {
+    visit_floating("test", dtype_, [&]<class T>(std::type_identity<T>) {
+      const T value(static_cast<T>(to));
+      std::memcpy(at(i), static_cast<const void*>(&value), sizeof value);
+    });
+  }
+  void fill(double value) {
+    for (int64_t i = 0; i < count_; ++i) set(i, value);
+  }
+  /// Uniform on [-1, 1), rounded to the dtype.
+  void fill_random(uint32_t seed) {
+    std::mt19937 random(seed);
+    std::uniform_real_distribution<double> uniform(-1, 1);
+    for (int64_t i = 0; i < count_; ++i) set(i, uniform(random));
+  }
+
+ private:
+  DType dtype_;
+  int64_t count_;
+  std::unique_ptr<std::byte[]> bytes_;
+};
+
+/// Half the distance between 1 and the next number: what one rounding costs, relatively.
+inline double unit_roundoff(DType dtype) {
+  return dtype == DType::f64 ? DBL_EPSILON / 2 : dtype == DType::f32 ? FLT_EPSILON / 2 : 0x1p-8;
+}
+
+/// A sum of products and the sum of their magnitudes.
+struct Sum {
+  double value = 0, magnitude = 0;
+  void add(double product) {
+    value += product;
+    magnitude += std::fabs(product);
+  }
+  /// However `terms` products and additions are ordered, each term meets at most one rounding by
+  /// its multiplication and one an addition: |error| <= γ(terms + 1)·Σ|terms|, γ(n) = n·u / (1 -
+  /// n·u) (Higham, "Accuracy and stability of numerical algorithms", 3.1). vdpbf16ps and tdpbf16ps
+  /// round no oftener but flush what is below the smallest normal number, once a product or sum. In
+  /// f64 the oracle itself errs as much.
+  double bound(DType accumulator, int64_t terms) const {
+    const double n = static_cast<double>(terms + 1), u = unit_roundoff(accumulator);
+    const double gamma = n * u / (1 - n * u);
+    return (accumulator == DType::f64 ? 2 : 1) * gamma * magnitude + 2 * n * FLT_MIN;
+  }
+};
+
+}  // namespace quern::test

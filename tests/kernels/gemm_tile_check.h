@@ -1,0 +1,132 @@
+// Holds one GEMM micro-kernel to its contract. Shared by the tests of the registry and of the
+// emulated AMX.
+#pragma once
+#include <doctest/doctest.h>
+
+#include <limits>
+#include <set>
+
+#include "kernels/gemm_oracle.h"
+
+namespace quern::test {
+
+/// Operands of Σ A_i·B_i as large as the kernel's tile, and their sums in f64.
+class TileCase {
+ public:
+  TileCase(const kernels::GemmKernel& kernel, int64_t k, int64_t batch)
+      : kernel_(kernel),
+        k_(k),
+        batch_(batch),
+        lda_(k + 3),
+        sums_(static_cast<size_t>(kernel.mr * kernel.nr)) {
+    for (int64_t i = 0; i < batch; ++i) {
+      Elements a(kernel.a, kernel.mr * k), b(kernel.b, k * kernel.nr);
+      a.fill_random(static_cast<uint32_t>(2 * i)), b.fill_random(static_cast<uint32_t>(2 * i + 1));
+      for (int64_t row = 0; row < kernel.mr; ++row)
+        for (int64_t column = 0; column < kernel.nr; ++column)
+          for (int64_t p = 0; p < k; ++p)
+            sum(row, column).add(a.get(row * k + p) * b.get(p * kernel.nr + column));
+      a_.push_back(std::move(a)), b_.push_back(std::move(b));
+    }
+  }
+
+  /// Runs the tile on m rows and n columns. What it may not read is NaN or not there, what it may
+  /// not write is checked to be as it was.
+  void check(int64_t m, int64_t n, bool accumulate) {
+    const int64_t ldc = n + 5;
+    std::vector<Elements> a, b;
+    std::vector<const void*> a_pointers, b_pointers;
+    for (int64_t i = 0; i < batch_; ++i) {
+      // One element off alignment, and ending with the last element of the last row.
+      a.push_back(rows_of_a(i, m)), b.push_back(panel_of_b(i, n));
+      a_pointers.push_back(a.back().at(1)), b_pointers.push_back(b.back().data());
+    }
+    constexpr double kCanary = 12345, kBefore = 0.75;
+    Elements c(kernel_.c, (m + 2) * ldc);
+    c.fill(kCanary);
+    for (int64_t row = 0; row < m; ++row)
+      for (int64_t column = 0; column < n; ++column)
+        c.set((row + 1) * ldc + column,
+              accumulate ? kBefore : std::numeric_limits<double>::quiet_NaN());
+
+    kernel_.run({.m = m,
+                 .n = n,
+                 .k = k_,
+                 .batch = batch_,
+                 .a = a_pointers.data(),
+                 .lda = lda_,
+                 .b = b_pointers.data(),
+                 .c = c.at(ldc),
+                 .ldc = ldc,
+                 .accumulate = accumulate});
+
+    int64_t wrong = 0, overwritten = 0;
+    for (int64_t row = -1; row <= m; ++row) {
+      for (int64_t column = 0; column < ldc; ++column) {
+        const double got = c.get((row + 1) * ldc + column);
+        if (row < 0 || row == m || column >= n) {
+          overwritten += got != kCanary;
+          continue;
+        }
+        Sum expected = sum(row, column);
+        if (accumulate) expected.add(kBefore);
+        const double bound = expected.bound(kernel_.c, k_ * batch_ + 1);
+        wrong += !(std::fabs(got - expected.value) <= bound);
+      }
+    }
+    INFO(std::string(kernel_.name), " m ", m, " n ", n, " k ", k_, " batch ", batch_,
+         accumulate ? " accumulate" : "");
+    CHECK(wrong == 0);
+    CHECK(overwritten == 0);
+  }
+
+ private:
+  Sum& sum(int64_t row, int64_t column) {
+    return sums_[static_cast<size_t>(row * kernel_.nr + column)];
+  }
+
+  Elements rows_of_a(int64_t i, int64_t m) const {
+    Elements rows(kernel_.a, 1 + (m - 1) * lda_ + k_);
+    rows.fill(std::numeric_limits<double>::quiet_NaN());
+    for (int64_t row = 0; row < m; ++row)
+      for (int64_t p = 0; p < k_; ++p)
+        rows.set(1 + row * lda_ + p, a_[static_cast<size_t>(i)].get(row * k_ + p));
+    return rows;
+  }
+  Elements panel_of_b(int64_t i, int64_t n) const {
+    Elements panel(kernel_.b, k_ * kernel_.nr);
+    panel.fill(0);
+    for (int64_t p = 0; p < k_; ++p)
+      for (int64_t column = 0; column < n; ++column)
+        panel.set(p / kernel_.kr * kernel_.nr * kernel_.kr + column * kernel_.kr + p % kernel_.kr,
+                  b_[static_cast<size_t>(i)].get(p * kernel_.nr + column));
+    return panel;
+  }
+
+  const kernels::GemmKernel& kernel_;
+  int64_t k_, batch_, lda_;
+  std::vector<Elements> a_, b_;  // [mr][k] and [k][nr] of each product
+  std::vector<Sum> sums_;
+};
+
+/// Every m and n once; edges of the tile at every k and batch; both ways of writing C.
+inline void check_tile(const kernels::GemmKernel& kernel) {
+  REQUIRE(kernel.k_multiple % kernel.kr == 0);
+  const auto edges = [](int size) {
+    return std::set<int64_t>{1, size / 2, size / 2 + 1, size - 1, size};
+  };
+  for (int64_t batch = 1; batch <= 3; ++batch) {
+    for (int64_t steps : {1, 2, 3, 5}) {
+      TileCase tile(kernel, steps * kernel.k_multiple, batch);
+      for (int64_t m : edges(kernel.mr))
+        for (int64_t n : edges(kernel.nr))
+          for (bool accumulate : {false, true}) tile.check(m, n, accumulate);
+    }
+  }
+  // A k longer than any block that a kernel converts at a time.
+  TileCase tile(kernel, 288, 1);
+  for (int64_t m = 1; m <= kernel.mr; ++m)
+    for (int64_t n = 1; n <= kernel.nr; ++n) tile.check(m, n, (m + n) % 2 == 0);
+}
+
+}  // namespace quern::test
