@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include "quern/tensor/dtype.h"
 
@@ -67,6 +68,35 @@ void convert_by(std::byte* dst, DType to, const std::byte* src, DType from, int6
   }
 }
 
+/// A square whose rows are 16-byte vectors: 4 × 4 of 32 bits, 8 × 8 of 16.
+template <class T>
+struct Square {
+  using Row [[gnu::vector_size(16)]] = T;
+  static constexpr int kSide = 16 / sizeof(T);
+
+  /// One half of a and one of b, as a0 b0 a1 b1...
+  template <int kHalf, size_t... i>
+  static Row interleave(Row a, Row b, std::index_sequence<i...>) {
+    return __builtin_shufflevector(a, b, (kHalf * kSide / 2 + i / 2 + i % 2 * kSide)...);
+  }
+
+  /// Interleaving rows i and i + side/2 moves one bit of the row's index to the column's: after as
+  /// many rounds as the index has bits, rows are columns.
+  static void transpose(T* dst, int64_t dst_stride, const T* src, int64_t src_stride) {
+    constexpr auto kLanes = std::make_index_sequence<kSide>();
+    Row rows[kSide], next[kSide];
+    for (int i = 0; i < kSide; ++i) std::memcpy(&rows[i], src + i * src_stride, sizeof(Row));
+    for (int round = 1; round < kSide; round *= 2) {
+      for (int i = 0; i < kSide / 2; ++i) {
+        next[2 * i] = interleave<0>(rows[i], rows[i + kSide / 2], kLanes);
+        next[2 * i + 1] = interleave<1>(rows[i], rows[i + kSide / 2], kLanes);
+      }
+      std::copy_n(next, kSide, rows);
+    }
+    for (int i = 0; i < kSide; ++i) std::memcpy(dst + i * dst_stride, &rows[i], sizeof(Row));
+  }
+};
+
 }  // namespace
 
 void convert_run(std::byte* dst, DType to, const std::byte* src, DType from, int64_t n) {
@@ -97,8 +127,15 @@ void transpose_tile(std::byte* dst, int64_t dst_stride, const std::byte* src, in
   visit_itemsize(itemsize, [&]<class T>(T) {
     T* to = reinterpret_cast<T*>(dst);
     const T* from = reinterpret_cast<const T*>(src);
+    constexpr int64_t kSide = Square<T>::kSide;
+    const int64_t square_rows = rows / kSide * kSide, square_columns = columns / kSide * kSide;
+    for (int64_t c = 0; c < square_columns; c += kSide)
+      for (int64_t r = 0; r < square_rows; r += kSide)
+        Square<T>::transpose(to + c * dst_stride + r, dst_stride, from + r * src_stride + c,
+                             src_stride);
     for (int64_t c = 0; c < columns; ++c)
-      for (int64_t r = 0; r < rows; ++r) to[c * dst_stride + r] = from[r * src_stride + c];
+      for (int64_t r = c < square_columns ? square_rows : 0; r < rows; ++r)
+        to[c * dst_stride + r] = from[r * src_stride + c];
   });
 }
 

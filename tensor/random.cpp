@@ -1,7 +1,6 @@
 #include "quern/tensor/random.h"
 
-#include <cmath>
-#include <numbers>
+#include <sleef.h>
 
 #include "quern/tensor/parallel.h"
 #include "quern/tensor/raw.h"
@@ -14,32 +13,85 @@ using Words = std::array<uint32_t, 4>;
 constexpr uint32_t low32(uint64_t x) { return static_cast<uint32_t>(x); }
 constexpr uint32_t high32(uint64_t x) { return static_cast<uint32_t>(x >> 32); }
 
-constexpr int64_t kGrain = 1 << 14;  // elements a cell; a multiple of the four words of a counter
+inline void philox_round(uint32_t& c0, uint32_t& c1, uint32_t& c2, uint32_t& c3, uint32_t k0,
+                         uint32_t k1) {
+  const uint64_t a = uint64_t{0xD2511F53} * c0;
+  const uint64_t b = uint64_t{0xCD9E8D57} * c2;
+  c0 = high32(b) ^ c1 ^ k0;
+  c1 = low32(b);
+  c2 = high32(a) ^ c3 ^ k1;
+  c3 = low32(a);
+}
 
-/// Fills out[0..n): four elements at a time are `make` of the four words of one counter.
+/// Between rounds the key moves by the golden ratio and by sqrt(3) - 1, as 32-bit fractions.
+inline void next_key(uint32_t& k0, uint32_t& k1) { k0 += 0x9E3779B9, k1 += 0xBB67AE85; }
+
+/// philox4x32 of consecutive counters, side by side so that a compiler makes vectors of them.
+struct Batch {
+  static constexpr int kCounters = 16, kWords = 4 * kCounters;
+  alignas(64) uint32_t words[4][kCounters];
+
+  Batch(uint64_t first, uint64_t seed, uint64_t stream) {
+    for (int lane = 0; lane < kCounters; ++lane) {
+      const uint64_t counter = first + static_cast<uint64_t>(lane);
+      words[0][lane] = low32(counter);
+      words[1][lane] = high32(counter);
+      words[2][lane] = low32(stream);
+      words[3][lane] = high32(stream);
+    }
+    uint32_t k0 = low32(seed), k1 = high32(seed);
+    for (int round = 0; round < 10; ++round) {
+      for (int lane = 0; lane < kCounters; ++lane)
+        philox_round(words[0][lane], words[1][lane], words[2][lane], words[3][lane], k0, k1);
+      next_key(k0, k1);
+    }
+  }
+};
+
+constexpr int64_t kGrain = 1 << 14;  // elements a cell; a multiple of a batch's words
+
+/// Fills out[0..n): make(batch, values) turns the words of a batch into as many numbers, in order.
 template <class Make>
 void fill(float* out, int64_t n, uint64_t seed, uint64_t stream, Make make) {
   parallel_chunks(n, kGrain, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; i += 4) {
-      const auto block = static_cast<uint64_t>(i / 4);
-      const std::array<float, 4> values =
-          make(philox4x32({low32(block), high32(block), low32(stream), high32(stream)},
-                          {low32(seed), high32(seed)}));
-      std::copy_n(values.begin(), std::min<int64_t>(4, end - i), out + i);
+    for (int64_t i = begin; i < end; i += Batch::kWords) {
+      float values[Batch::kWords];
+      make(Batch(static_cast<uint64_t>(i / 4), seed, stream), values);
+      std::copy_n(values, std::min<int64_t>(Batch::kWords, end - i), out + i);
     }
   });
 }
 
 /// The upper 24 bits, which a float holds exactly, as a number in [0, 1).
-float unit(uint32_t word) { return static_cast<float>(word >> 8) * 0x1p-24f; }
+float unit(uint32_t word) { return static_cast<float>(static_cast<int32_t>(word >> 8)) * 0x1p-24f; }
 
-/// Box-Muller: two uniform numbers become a radius and an angle, and those two normal numbers. The
-/// radius takes 31 bits and stays off zero, so that the tails reach 6.6 standard deviations.
-std::array<float, 2> normal_pair(uint32_t a, uint32_t b) {
-  const float u = (static_cast<float>(a >> 1) + 0.5f) * 0x1p-31f;
-  const float radius = std::sqrt(-2.0f * std::log(u));
-  const float angle = 2.0f * std::numbers::pi_v<float> * unit(b);
-  return {radius * std::cos(angle), radius * std::sin(angle)};
+void make_uniform(const Batch& batch, float* values) {
+  for (int lane = 0; lane < Batch::kCounters; ++lane)
+    for (int word = 0; word < 4; ++word) values[4 * lane + word] = unit(batch.words[word][lane]);
+}
+
+/// Box-Muller: of two uniform numbers one becomes a radius and one an angle, and those two normal
+/// numbers. The radius takes 31 bits and stays off zero: the tails reach 6.6 standard deviations.
+void make_normal(const Batch& batch, float* values) {
+  using Float4 [[gnu::vector_size(16)]] = float;  // what sleef calls __m128 or float32x4_t
+  for (int pair : {0, 2}) {
+    const auto& radii = batch.words[pair];
+    const auto& angles = batch.words[pair + 1];
+    for (int lane = 0; lane < Batch::kCounters; lane += 4) {
+      Float4 u, turns;
+      for (int i = 0; i < 4; ++i) {
+        u[i] = (static_cast<float>(static_cast<int32_t>(radii[lane + i] >> 1)) + 0.5f) * 0x1p-31f;
+        turns[i] = 2 * unit(angles[lane + i]);
+      }
+      const Float4 radius = Sleef_sqrtf4_u05(-2.0f * static_cast<Float4>(Sleef_logf4_u10(u)));
+      const auto sincos = Sleef_sincospif4_u35(turns);
+      const Float4 first = radius * sincos.y, second = radius * sincos.x;
+      for (int i = 0; i < 4; ++i) {
+        values[4 * (lane + i) + pair] = first[i];
+        values[4 * (lane + i) + pair + 1] = second[i];
+      }
+    }
+  }
 }
 
 /// t = offset + scale·draw(i), drawn as f32 in logical order and converted.
@@ -75,12 +127,8 @@ uint64_t word64(int64_t i, uint64_t seed, uint64_t stream) {
 
 Words philox4x32(Words counter, std::array<uint32_t, 2> key) {
   for (int round = 0; round < 10; ++round) {
-    const uint64_t a = uint64_t{0xD2511F53} * counter[0];
-    const uint64_t b = uint64_t{0xCD9E8D57} * counter[2];
-    counter = {high32(b) ^ counter[1] ^ key[0], low32(b), high32(a) ^ counter[3] ^ key[1],
-               low32(a)};
-    key[0] += 0x9E3779B9;  // the golden ratio
-    key[1] += 0xBB67AE85;  // sqrt(3) - 1
+    philox_round(counter[0], counter[1], counter[2], counter[3], key[0], key[1]);
+    next_key(key[0], key[1]);
   }
   return counter;
 }
@@ -93,17 +141,11 @@ Generator& default_generator() {
 void manual_seed(uint64_t seed) { default_generator() = Generator(seed); }
 
 void fill_uniform(float* out, int64_t n, uint64_t seed, uint64_t stream) {
-  fill(out, n, seed, stream, [](const Words& words) -> std::array<float, 4> {
-    return {unit(words[0]), unit(words[1]), unit(words[2]), unit(words[3])};
-  });
+  fill(out, n, seed, stream, make_uniform);
 }
 
 void fill_normal(float* out, int64_t n, uint64_t seed, uint64_t stream) {
-  fill(out, n, seed, stream, [](const Words& words) -> std::array<float, 4> {
-    const auto [a, b] = normal_pair(words[0], words[1]);
-    const auto [c, d] = normal_pair(words[2], words[3]);
-    return {a, b, c, d};
-  });
+  fill(out, n, seed, stream, make_normal);
 }
 
 void uniform_(const Tensor& t, double low, double high, Generator& generator) {
