@@ -118,7 +118,11 @@ void copy_run(std::byte* dst, int64_t dst_stride, const std::byte* src, int64_t 
   visit_itemsize(itemsize, [&]<class T>(T) {
     T* to = reinterpret_cast<T*>(dst);
     const T* from = reinterpret_cast<const T*>(src);
-    for (int64_t i = 0; i < n; ++i) to[i * dst_stride] = from[i * src_stride];
+    if (dst_stride == 1 && src_stride == 0) {
+      std::fill_n(to, n, *from);
+    } else {
+      for (int64_t i = 0; i < n; ++i) to[i * dst_stride] = from[i * src_stride];
+    }
   });
 }
 

@@ -132,27 +132,30 @@ int transposed_axis(const Loops& loops) {
 /// column of which is written along the destination's. So both sides meet whole cache lines, one
 /// row at a time, even where a stride of 4 KiB puts all rows of a tile into the same set of L1.
 void transpose(const Side& dst, const Side& src, Loops loops, int axis) {
-  constexpr int64_t kTile = 32,
-                    kRow = kTile + 8;  // rows of the buffer don't share an L1 set either
+  constexpr int64_t kTile = 32;
   const Axis columns = loops[axis], rows = loops.inner();
   loops.erase(loops.count - 1);
   loops.erase(axis);
-  const int64_t tiles = (columns.size + kTile - 1) / kTile;
-  const int64_t row_cells = (rows.size + kGrain / kTile - 1) / (kGrain / kTile);
+  const auto count = [](int64_t size, int64_t part) { return (size + part - 1) / part; };
+  const int64_t height = std::min(rows.size, kGrain / kTile);   // rows a cell
+  const int64_t width = count(kGrain / height, kTile) * kTile;  // columns a cell
+  const int64_t down = count(rows.size, height), across = count(columns.size, width);
   const int64_t size = itemsize(dst.dtype);
-  parallel_for(loops.elements() * tiles * row_cells, [&](int64_t cell) {
-    const Loops::Place at = loops.place(cell / (tiles * row_cells));
-    const int64_t c = cell / row_cells % tiles * kTile, width = std::min(kTile, columns.size - c);
-    const int64_t first = cell % row_cells * (kGrain / kTile);
-    const int64_t last = std::min(rows.size, first + kGrain / kTile);
-    alignas(64) std::byte buffer[kTile * kRow * 8];
-    for (int64_t r = first; r < last; r += kTile) {
-      const int64_t height = std::min(kTile, last - r);
-      for (int64_t i = 0; i < height; ++i)
-        detail::convert_run(buffer + i * kRow * size, dst.dtype,
-                            src.at(at.src + (r + i) * rows.src + c), src.dtype, width);
-      detail::transpose_tile(dst.at(at.dst + c * columns.dst + r), columns.dst, buffer, kRow,
-                             height, width, size);
+  parallel_for(loops.elements() * across * down, [&](int64_t cell) {
+    const Loops::Place at = loops.place(cell / (across * down));
+    const int64_t c_begin = cell / down % across * width, r_begin = cell % down * height;
+    const int64_t c_end = std::min(columns.size, c_begin + width);
+    const int64_t r_end = std::min(rows.size, r_begin + height);
+    alignas(64) std::byte tile[kTile * kTile * 8];  // [row][column] of dst's dtype
+    for (int64_t c = c_begin; c < c_end; c += kTile) {
+      for (int64_t r = r_begin; r < r_end; r += kTile) {
+        const int64_t m = std::min(kTile, r_end - r), n = std::min(kTile, c_end - c);
+        for (int64_t i = 0; i < m; ++i)
+          detail::convert_run(tile + i * kTile * size, dst.dtype,
+                              src.at(at.src + (r + i) * rows.src + c), src.dtype, n);
+        detail::transpose_tile(dst.at(at.dst + c * columns.dst + r), columns.dst, tile, kTile, m, n,
+                               size);
+      }
     }
   });
 }

@@ -14,6 +14,15 @@
 #include <sys/mman.h>
 #endif
 
+// AddressSanitizer is told of blocks on a free list, which it would take for live ones, and of what
+// rounding adds to a block. Without it these do nothing.
+#if __has_include(<sanitizer/asan_interface.h>)
+#include <sanitizer/asan_interface.h>
+#else
+#define ASAN_POISON_MEMORY_REGION(address, size) ((void)(address), (void)(size))
+#define ASAN_UNPOISON_MEMORY_REGION(address, size) ((void)(address), (void)(size))
+#endif
+
 namespace quern {
 namespace {
 
@@ -24,17 +33,19 @@ constexpr size_t kHugePage = size_t{2} << 20;  // blocks from this size on lie o
 /// a quarter), in units of 64 bytes. 0 bytes take the smallest, so that a data pointer is never
 /// null.
 struct SizeClass {
-  int index;
-  size_t bytes;
+  int index;     // 4·doubling + quarters - 1
+  size_t bytes;  // quarters · 2^doubling units; quarters are 5..8 beyond the first eight classes
 
   explicit SizeClass(int64_t requested) {
-    const uint64_t units = std::max<uint64_t>((static_cast<uint64_t>(requested) + 63) / 64, 1);
+    const size_t units = std::max<size_t>((static_cast<size_t>(requested) + kUnit - 1) / kUnit, 1);
     const int doubling = std::max(static_cast<int>(std::bit_width(units - 1)), 3) - 3;
-    const uint64_t quarters = (units + (uint64_t{1} << doubling) - 1) >> doubling;  // up to 8
+    const size_t quarters = (units + (size_t{1} << doubling) - 1) >> doubling;
     index = 4 * doubling + static_cast<int>(quarters) - 1;
-    bytes = (quarters << doubling) * 64;
+    bytes = (quarters << doubling) * kUnit;
   }
-  static constexpr int kCount = 4 * 55 + 8;
+
+  static constexpr size_t kUnit = 64;
+  static constexpr int kCount = 4 * 55 + 8;  // up to 2^63 bytes
 };
 
 std::byte* system_allocate(size_t bytes) {
@@ -51,23 +62,18 @@ class Allocator {
  public:
   std::byte* allocate(int64_t requested) {
     const SizeClass size(requested);
-    if (std::byte* block = take_cached(size)) return block;
-    std::byte* block = system_allocate(size.bytes);
-    if (block == nullptr) {
-      empty_cache();
-      block = system_allocate(size.bytes);
-    }
+    std::byte* block = take_cached(size);
+    if (block == nullptr) block = take_new(size);
     check(block != nullptr, "storage", "memory: expected {} bytes, the system has no more",
           requested);
-    const std::lock_guard lock(mutex_);
-    ++stats_.system_allocations;
-    stats_.system_bytes += static_cast<int64_t>(size.bytes);
-    count_use(size);
+    ASAN_POISON_MEMORY_REGION(block, size.bytes);
+    ASAN_UNPOISON_MEMORY_REGION(block, static_cast<size_t>(requested));
     return block;
   }
 
   void release(std::byte* block, int64_t requested) {
     const SizeClass size(requested);
+    ASAN_POISON_MEMORY_REGION(block, size.bytes);
     const std::lock_guard lock(mutex_);
     free_[static_cast<size_t>(size.index)].push_back(block);
     stats_.in_use -= static_cast<int64_t>(size.bytes);
@@ -100,6 +106,19 @@ class Allocator {
     std::byte* block = blocks.back();  // the last freed is the likeliest to be in a cache
     blocks.pop_back();
     stats_.cached -= static_cast<int64_t>(size.bytes);
+    count_use(size);
+    return block;
+  }
+  std::byte* take_new(const SizeClass& size) {
+    std::byte* block = system_allocate(size.bytes);
+    if (block == nullptr) {
+      empty_cache();
+      block = system_allocate(size.bytes);
+    }
+    if (block == nullptr) return nullptr;
+    const std::lock_guard lock(mutex_);
+    ++stats_.system_allocations;
+    stats_.system_bytes += static_cast<int64_t>(size.bytes);
     count_use(size);
     return block;
   }
