@@ -112,4 +112,19 @@ class EmulatedTiles {
   static inline thread_local Tile tiles[kTiles] = {};
 };
 
+/// The AMX kernel's source on these tiles, as a record for tests that walk kernels.
+inline constexpr kernels::GemmKernel kEmulatedAmx = [] {
+  using Kernel = kernels::AmxGemm<EmulatedTiles>;
+  return kernels::GemmKernel{"gemm_bf16_bf16_f32_32x32k2_emulated",
+                             Isa::portable,
+                             DType::bf16,
+                             DType::bf16,
+                             DType::f32,
+                             Kernel::kMr,
+                             Kernel::kNr,
+                             Kernel::kKr,
+                             Kernel::kKMultiple,
+                             Kernel::run};
+}();
+
 }  // namespace quern::test

@@ -15,20 +15,9 @@ using namespace quern;
 using namespace quern::kernels;
 using quern::test::Elements;
 using quern::test::EmulatedTiles;
+using quern::test::kEmulatedAmx;
 
 namespace {
-
-using Emulated = AmxGemm<EmulatedTiles>;
-const GemmKernel emulated{"gemm_bf16_bf16_f32_32x32k2_emulated",
-                          Isa::portable,
-                          DType::bf16,
-                          DType::bf16,
-                          DType::f32,
-                          Emulated::kMr,
-                          Emulated::kNr,
-                          Emulated::kKr,
-                          Emulated::kKMultiple,
-                          Emulated::run};
 
 const GemmKernel* amx_record() {
   for (const GemmKernel* kernel : gemm_kernels())
@@ -38,15 +27,17 @@ const GemmKernel* amx_record() {
 
 }  // namespace
 
-TEST_CASE("the AMX kernel keeps to its contract on emulated tiles") { test::check_tile(emulated); }
+TEST_CASE("the AMX kernel keeps to its contract on emulated tiles") {
+  test::check_tile(kEmulatedAmx);
+}
 
 TEST_CASE("the registered AMX kernel is the one that is emulated") {
   const GemmKernel* kernel = amx_record();
   if (kernel == nullptr) return;  // not built for this architecture
-  CHECK(kernel->mr == emulated.mr);
-  CHECK(kernel->nr == emulated.nr);
-  CHECK(kernel->kr == emulated.kr);
-  CHECK(kernel->k_multiple == emulated.k_multiple);
+  CHECK(kernel->mr == kEmulatedAmx.mr);
+  CHECK(kernel->nr == kEmulatedAmx.nr);
+  CHECK(kernel->kr == kEmulatedAmx.kr);
+  CHECK(kernel->k_multiple == kEmulatedAmx.k_multiple);
 }
 
 TEST_CASE("emulated tdpbf16ps multiplies, rounds and flushes as documented") {
@@ -137,7 +128,7 @@ TEST_CASE("the AMX kernel gives the same bits on the CPU's tiles") {
                   .accumulate = true};
     real.run(tile);
     tile.c = d.data();
-    Emulated::run(tile);
+    kEmulatedAmx.run(tile);
     int64_t different = 0;
     for (int64_t i = 0; i < c.count(); ++i)
       different += std::isnan(c.get(i))
