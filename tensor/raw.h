@@ -34,7 +34,7 @@ Tensor to(const Tensor& t, DType dtype);
 template <class T>
 std::vector<T> to_vector(const Tensor& t) {
   std::vector<T> values(static_cast<size_t>(t.numel()));
-  Tensor dense = contiguous(to(t, dtype_of<T>));
+  Tensor dense = raw::contiguous(raw::to(t, dtype_of<T>));  // not their namesakes in ops
   std::copy_n(dense.data<T>(), dense.numel(), values.begin());
   return values;
 }
