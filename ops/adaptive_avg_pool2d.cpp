@@ -1,0 +1,32 @@
+#include "quern/ops/adaptive_avg_pool2d.h"
+
+#include "quern/autograd/node.h"
+#include "quern/ops/pool_problem.h"
+
+namespace quern {
+
+Tensor adaptive_avg_pool2d(const Tensor& x, Pair output_size) {
+  constexpr std::string_view kOp = "adaptive_avg_pool2d";
+  detail::check_pool_input(kOp, x);
+  check(output_size.h >= 1 && output_size.w >= 1, kOp, "output_size: expected 1 or more, got {}",
+        output_size);
+
+  VerboseOp line("adaptive_avg_pool2d_fwd");
+  const detail::PoolProblem problem(x, kernels::adaptive_windows(x.size(2), output_size.h),
+                                    kernels::adaptive_windows(x.size(3), output_size.w));
+  problem.report(line);
+  const Tensor dense = problem.dense(x), y = problem.new_output();
+  kernels::avg_pool_forward(problem.kernel(), problem.pool(), problem.images(), dense.raw(),
+                            y.raw());
+
+  return record(kOp, y, {x}, [problem](const Tensor& dy, Needs) -> Tensors {
+    VerboseOp line("adaptive_avg_pool2d_bwd");
+    problem.report(line);
+    const Tensor dense = problem.dense(dy), dx = problem.new_input();
+    kernels::avg_pool_backward(problem.kernel(), problem.pool(), problem.images(), dense.raw(),
+                               dx.raw());
+    return {dx};
+  });
+}
+
+}  // namespace quern

@@ -1,0 +1,125 @@
+#include "quern/ops/kernels/pool/pool.h"
+
+#include <algorithm>
+#include <cstddef>
+
+#include "quern/tensor/dtype.h"
+#include "quern/tensor/parallel.h"
+
+namespace quern::kernels {
+namespace {
+
+int64_t ceil_div(int64_t a, int64_t b) {
+  return a <= 0 ? 0 : (a + b - 1) / b;
+}  // 0 for a negative a
+
+/// Runs body(image, row) for all rows of all images, a number at a time that is worth a thread.
+template <class F>
+void each_row(int64_t images, int64_t rows, int64_t work_a_row, F body) {
+  constexpr int64_t kWork = 1 << 15;  // elements read or written
+  const int64_t grain = std::max<int64_t>(1, kWork / std::max<int64_t>(1, work_a_row));
+  parallel_chunks(images * rows, grain, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) body(i / rows, i % rows);
+  });
+}
+
+/// An array of images, each of h rows of so many bytes.
+struct Rows {
+  int64_t h, bytes;
+
+  const std::byte* at(const void* p, int64_t image, int64_t row) const {
+    return static_cast<const std::byte*>(p) + (image * h + row) * bytes;
+  }
+  std::byte* at(void* p, int64_t image, int64_t row) const {
+    return static_cast<std::byte*>(p) + (image * h + row) * bytes;
+  }
+};
+Rows in_rows(const PoolKernel& kernel, const Pool& pool) {
+  return {pool.h.in, pool.w.in * pool.channels * itemsize(kernel.dtype)};
+}
+Rows out_rows(const PoolKernel& kernel, const Pool& pool) {
+  return {pool.h.out, pool.w.out * pool.channels * itemsize(kernel.dtype)};
+}
+Rows index_rows(const Pool& pool) {
+  return {pool.h.out, pool.w.out * pool.channels * (pool.wide_index ? 4 : 1)};
+}
+
+}  // namespace
+
+int64_t pooled_size(int64_t in, const PoolStep& step, bool ceil_mode) {
+  const int64_t window = step.dilation * (step.kernel - 1) + 1;
+  const int64_t room = in + 2 * step.padding - window + (ceil_mode ? step.stride - 1 : 0);
+  if (room < 0) return 0;
+  const int64_t out = room / step.stride + 1;
+  return ceil_mode && (out - 1) * step.stride >= in + step.padding ? out - 1 : out;
+}
+
+PoolWindows strided_windows(int64_t in, int64_t out, const PoolStep& step, bool count_include_pad) {
+  const auto [kernel, stride, padding, dilation] = step;
+  const int64_t window = dilation * (kernel - 1) + 1;
+  PoolWindows windows{in, out, kernel, stride, padding, dilation, {}, {}, {}};
+  for (int64_t o = 0; o < out; ++o) {
+    const int64_t start = o * stride - padding, end = start + window;
+    const PoolRange inside{start + ceil_div(-start, dilation) * dilation, std::min(end, in)};
+    windows.inputs.push_back(inside);
+    windows.divisor.push_back(count_include_pad ? std::min(end, in + padding) - start
+                                                : inside.end - inside.begin);
+  }
+  for (int64_t i = 0; i < in; ++i)
+    windows.outputs.push_back({std::min(out, ceil_div(i + padding - window + 1, stride)),
+                               std::min(out, (i + padding) / stride + 1)});
+  return windows;
+}
+
+PoolWindows adaptive_windows(int64_t in, int64_t out) {
+  // Output o reads input i if the intervals o/out .. (o+1)/out and i/in .. (i+1)/in overlap.
+  const auto overlaps = [](int64_t n, int64_t others) {
+    std::vector<PoolRange> ranges;
+    for (int64_t i = 0; i < n; ++i)
+      ranges.push_back({i * others / n, ceil_div((i + 1) * others, n)});
+    return ranges;
+  };
+  PoolWindows windows;
+  windows.in = in, windows.out = out;
+  windows.inputs = overlaps(out, in), windows.outputs = overlaps(in, out);
+  for (const PoolRange& range : windows.inputs) windows.divisor.push_back(range.end - range.begin);
+  return windows;
+}
+
+void max_pool_forward(const PoolKernel& kernel, const Pool& pool, int64_t images, const void* x,
+                      void* y, void* index) {
+  const Rows in = in_rows(kernel, pool), out = out_rows(kernel, pool), taps = index_rows(pool);
+  const int64_t work = pool.w.out * pool.channels * pool.h.kernel * pool.w.kernel;
+  each_row(images, pool.h.out, work, [&](int64_t image, int64_t row) {
+    kernel.max_forward(pool, in.at(x, image, 0), row, out.at(y, image, row),
+                       index == nullptr ? nullptr : taps.at(index, image, row));
+  });
+}
+
+void max_pool_backward(const PoolKernel& kernel, const Pool& pool, int64_t images, const void* dy,
+                       const void* index, void* dx) {
+  const Rows in = in_rows(kernel, pool), out = out_rows(kernel, pool), taps = index_rows(pool);
+  each_row(images, pool.h.in, pool.w.in * pool.channels, [&](int64_t image, int64_t row) {
+    kernel.max_backward(pool, out.at(dy, image, 0), taps.at(index, image, 0), row,
+                        in.at(dx, image, row));
+  });
+}
+
+void avg_pool_forward(const PoolKernel& kernel, const Pool& pool, int64_t images, const void* x,
+                      void* y) {
+  const Rows in = in_rows(kernel, pool), out = out_rows(kernel, pool);
+  const int64_t work = ceil_div(pool.h.in, pool.h.out) * pool.w.in * pool.channels;
+  each_row(images, pool.h.out, work, [&](int64_t image, int64_t row) {
+    kernel.avg_forward(pool, in.at(x, image, 0), row, out.at(y, image, row));
+  });
+}
+
+void avg_pool_backward(const PoolKernel& kernel, const Pool& pool, int64_t images, const void* dy,
+                       void* dx) {
+  const Rows in = in_rows(kernel, pool), out = out_rows(kernel, pool);
+  each_row(images, pool.h.in, pool.w.in * pool.channels, [&](int64_t image, int64_t row) {
+    kernel.avg_backward(pool, out.at(dy, image, 0), row, in.at(dx, image, row));
+  });
+}
+
+}  // namespace quern::kernels

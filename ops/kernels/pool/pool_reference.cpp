@@ -1,0 +1,125 @@
+// The pool kernels as their formulas read: the oracle, and what runs on the planes of contiguous
+// tensors.
+#include <limits>
+
+#include "quern/ops/kernels/pool/pool_registry.h"
+#include "quern/tensor/bfloat16.h"
+
+namespace quern::kernels {
+namespace {
+
+/// The tap of the window of output o that reads input i; -1 if none does.
+int64_t tap_of(const PoolAxis& axis, int64_t i, int64_t o) {
+  const int64_t distance = i + axis.padding - o * axis.stride;
+  return distance % axis.dilation == 0 ? distance / axis.dilation : -1;
+}
+
+/// T: the elements' type. Sums are f64.
+template <class T>
+struct Reference {
+  template <class Index>
+  static void max_forward_as(const Pool& pool, const T* x, int64_t row, T* y, Index* index) {
+    const PoolRange rows = pool.h.inputs[row];
+    for (int64_t ow = 0; ow < pool.w.out; ++ow) {
+      const PoolRange columns = pool.w.inputs[ow];
+      for (int64_t c = 0; c < pool.channels; ++c, ++y) {
+        double best = -std::numeric_limits<double>::infinity();
+        int64_t best_h = rows.begin, best_w = columns.begin;
+        for (int64_t h = rows.begin; h < rows.end; h += pool.h.dilation)
+          for (int64_t w = columns.begin; w < columns.end; w += pool.w.dilation) {
+            const double value = x[(h * pool.w.in + w) * pool.channels + c];
+            if (value > best || value != value) best = value, best_h = h, best_w = w;
+          }
+        *y = static_cast<T>(best);
+        if (index != nullptr)
+          *index++ = static_cast<Index>(tap_of(pool.h, best_h, row) * pool.w.kernel +
+                                        tap_of(pool.w, best_w, ow));
+      }
+    }
+  }
+
+  template <class Index>
+  static void max_backward_as(const Pool& pool, const T* dy, const Index* index, int64_t row,
+                              T* dx) {
+    const PoolRange rows = pool.h.outputs[row];
+    for (int64_t w = 0; w < pool.w.in; ++w) {
+      const PoolRange columns = pool.w.outputs[w];
+      for (int64_t c = 0; c < pool.channels; ++c) {
+        double sum = 0;
+        for (int64_t oh = rows.begin; oh < rows.end; ++oh)
+          for (int64_t ow = columns.begin; ow < columns.end; ++ow) {
+            const int64_t th = tap_of(pool.h, row, oh), tw = tap_of(pool.w, w, ow);
+            const int64_t i = (oh * pool.w.out + ow) * pool.channels + c;
+            if (th >= 0 && tw >= 0 && index[i] == th * pool.w.kernel + tw) sum += dy[i];
+          }
+        *dx++ = static_cast<T>(sum);
+      }
+    }
+  }
+
+  static void max_forward(const Pool& pool, const void* x, int64_t row, void* y, void* index) {
+    if (pool.wide_index)
+      max_forward_as(pool, static_cast<const T*>(x), row, static_cast<T*>(y),
+                     static_cast<int32_t*>(index));
+    else
+      max_forward_as(pool, static_cast<const T*>(x), row, static_cast<T*>(y),
+                     static_cast<uint8_t*>(index));
+  }
+
+  static void max_backward(const Pool& pool, const void* dy, const void* index, int64_t row,
+                           void* dx) {
+    if (pool.wide_index)
+      max_backward_as(pool, static_cast<const T*>(dy), static_cast<const int32_t*>(index), row,
+                      static_cast<T*>(dx));
+    else
+      max_backward_as(pool, static_cast<const T*>(dy), static_cast<const uint8_t*>(index), row,
+                      static_cast<T*>(dx));
+  }
+
+  static void avg_forward(const Pool& pool, const void* x_, int64_t row, void* y_) {
+    const T* x = static_cast<const T*>(x_);
+    T* y = static_cast<T*>(y_);
+    const PoolRange rows = pool.h.inputs[row];
+    for (int64_t ow = 0; ow < pool.w.out; ++ow) {
+      const PoolRange columns = pool.w.inputs[ow];
+      for (int64_t c = 0; c < pool.channels; ++c) {
+        double sum = 0;
+        for (int64_t h = rows.begin; h < rows.end; ++h)
+          for (int64_t w = columns.begin; w < columns.end; ++w)
+            sum += x[(h * pool.w.in + w) * pool.channels + c];
+        *y++ = static_cast<T>(sum / static_cast<double>(pool.h.divisor[row] * pool.w.divisor[ow]));
+      }
+    }
+  }
+
+  static void avg_backward(const Pool& pool, const void* dy_, int64_t row, void* dx_) {
+    const T* dy = static_cast<const T*>(dy_);
+    T* dx = static_cast<T*>(dx_);
+    const PoolRange rows = pool.h.outputs[row];
+    for (int64_t w = 0; w < pool.w.in; ++w) {
+      const PoolRange columns = pool.w.outputs[w];
+      for (int64_t c = 0; c < pool.channels; ++c) {
+        double sum = 0;
+        for (int64_t oh = rows.begin; oh < rows.end; ++oh)
+          for (int64_t ow = columns.begin; ow < columns.end; ++ow)
+            sum += dy[(oh * pool.w.out + ow) * pool.channels + c] /
+                   static_cast<double>(pool.h.divisor[oh] * pool.w.divisor[ow]);
+        *dx++ = static_cast<T>(sum);
+      }
+    }
+  }
+
+  static constexpr PoolKernel record(const char* name, DType dtype) {
+    return {name, Isa::portable, dtype, 1, max_forward, max_backward, avg_forward, avg_backward};
+  }
+};
+
+}  // namespace
+
+constinit const PoolKernel pool_reference[3] = {
+    Reference<float>::record("pool_f32_reference", DType::f32),
+    Reference<bfloat16>::record("pool_bf16_reference", DType::bf16),
+    Reference<double>::record("pool_f64_reference", DType::f64),
+};
+
+}  // namespace quern::kernels

@@ -1,0 +1,179 @@
+// The pool kernels on vectors of xsimd along channels, once an instruction set. A window's rows are
+// read from the L1 cache by all windows that share them; its state stays in registers.
+#pragma once
+#include "quern/ops/kernels/pool/pool_kernel.h"
+#include "quern/ops/kernels/simd.h"
+
+namespace quern::kernels {
+namespace {
+
+template <class T, class Arch>
+struct ChannelPool {
+  using V = Vec<T, Arch>;
+  static constexpr int64_t lanes = kLanes<T, Arch>;
+  /// Integers as wide as the lanes: what numbers of taps, kept as floats (exact), become on the way
+  /// to and from memory.
+  using Whole =
+      typename Native<std::conditional_t<sizeof(Wide<T>) == 8, int64_t, int32_t>, lanes>::type;
+  using Real = typename Native<Wide<T>, lanes>::type;
+
+  template <class Index>
+  static void store_index(Index* p, V tap, AllLanes<Arch>) {
+    using Packed = typename Native<Index, lanes>::type;
+    const auto packed =
+        __builtin_convertvector(__builtin_convertvector((Real)tap.data, Whole), Packed);
+    __builtin_memcpy(p, &packed, sizeof(packed));
+  }
+  template <class Index>
+  static void store_index(Index* p, V tap, FirstLanes<Arch> part) {
+    Index padded[lanes];
+    store_index(padded, tap, AllLanes<Arch>{});
+    for (int64_t i = 0; i < part.n; ++i) p[i] = padded[i];
+  }
+  template <class Index>
+  static V load_index(const Index* p, AllLanes<Arch>) {
+    typename Native<Index, lanes>::type packed;
+    __builtin_memcpy(&packed, p, sizeof(packed));
+    return (typename V::register_type) __builtin_convertvector(
+        __builtin_convertvector(packed, Whole), Real);
+  }
+  template <class Index>
+  static V load_index(const Index* p, FirstLanes<Arch> part) {
+    Index padded[lanes] = {};
+    for (int64_t i = 0; i < part.n; ++i) padded[i] = p[i];
+    return load_index(padded, AllLanes<Arch>{});
+  }
+
+  /// The tap of output o's window that reads input i; -1 if none does.
+  static int64_t tap_of(const PoolAxis& axis, int64_t i, int64_t o) {
+    const int64_t distance = i + axis.padding - o * axis.stride;
+    if (axis.dilation == 1) return distance;
+    return distance % axis.dilation == 0 ? distance / axis.dilation : -1;
+  }
+  static V tap(int64_t number) { return V(static_cast<Wide<T>>(number)); }
+
+  template <class Index>
+  static void max_forward_as(const Pool& pool, const T* x, int64_t row, T* y, Index* index) {
+    const int64_t channels = pool.channels;
+    const PoolRange rows = pool.h.inputs[row];
+    for (int64_t ow = 0; ow < pool.w.out; ++ow) {
+      const PoolRange columns = pool.w.inputs[ow];
+      const int64_t first =
+          tap_of(pool.h, rows.begin, row) * pool.w.kernel + tap_of(pool.w, columns.begin, ow);
+      each_vector<T, Arch>(channels, [&](int64_t c, int, auto part) {
+        V best(-static_cast<Wide<T>>(__builtin_inf())), best_tap = tap(first);
+        int64_t number = first;
+        for (int64_t h = rows.begin; h < rows.end; h += pool.h.dilation, number += pool.w.kernel) {
+          V now = tap(number);
+          for (int64_t w = columns.begin; w < columns.end; w += pool.w.dilation) {
+            const V value = part.load(x + (h * pool.w.in + w) * channels + c);
+            const auto larger = (value > best) | xsimd::isnan(value);
+            best = xsimd::select(larger, value, best);
+            best_tap = xsimd::select(larger, now, best_tap);
+            now += V(1);
+          }
+        }
+        part.store(y + ow * channels + c, best);
+        if (index != nullptr) store_index(index + ow * channels + c, best_tap, part);
+      });
+    }
+  }
+
+  template <class Index>
+  static void max_backward_as(const Pool& pool, const T* dy, const Index* index, int64_t row,
+                              T* dx) {
+    const int64_t channels = pool.channels;
+    const PoolRange rows = pool.h.outputs[row];
+    for (int64_t w = 0; w < pool.w.in; ++w) {
+      const PoolRange columns = pool.w.outputs[w];
+      each_vector<T, Arch>(channels, [&](int64_t c, int, auto part) {
+        V sum(0);
+        for (int64_t oh = rows.begin; oh < rows.end; ++oh) {
+          const int64_t th = tap_of(pool.h, row, oh);
+          if (th < 0) continue;
+          for (int64_t ow = columns.begin; ow < columns.end; ++ow) {
+            const int64_t tw = tap_of(pool.w, w, ow);
+            if (tw < 0) continue;
+            const int64_t i = (oh * pool.w.out + ow) * channels + c;
+            const auto here = load_index(index + i, part) == tap(th * pool.w.kernel + tw);
+            sum += xsimd::select(here, part.load(dy + i), V(0));
+          }
+        }
+        part.store(dx + w * channels + c, sum);
+      });
+    }
+  }
+
+  static void max_forward(const Pool& pool, const void* x, int64_t row, void* y, void* index) {
+    if (pool.wide_index)
+      max_forward_as(pool, static_cast<const T*>(x), row, static_cast<T*>(y),
+                     static_cast<int32_t*>(index));
+    else
+      max_forward_as(pool, static_cast<const T*>(x), row, static_cast<T*>(y),
+                     static_cast<uint8_t*>(index));
+  }
+
+  static void max_backward(const Pool& pool, const void* dy, const void* index, int64_t row,
+                           void* dx) {
+    if (pool.wide_index)
+      max_backward_as(pool, static_cast<const T*>(dy), static_cast<const int32_t*>(index), row,
+                      static_cast<T*>(dx));
+    else
+      max_backward_as(pool, static_cast<const T*>(dy), static_cast<const uint8_t*>(index), row,
+                      static_cast<T*>(dx));
+  }
+
+  static V divisor(const Pool& pool, int64_t oh, int64_t ow) {
+    return V(static_cast<Wide<T>>(pool.h.divisor[oh] * pool.w.divisor[ow]));
+  }
+
+  /// A window is summed row by row, then over rows: the error grows with h + w, not with h·w.
+  static void avg_forward(const Pool& pool, const void* x_, int64_t row, void* y_) {
+    const T* x = static_cast<const T*>(x_);
+    T* y = static_cast<T*>(y_);
+    const int64_t channels = pool.channels;
+    const PoolRange rows = pool.h.inputs[row];
+    for (int64_t ow = 0; ow < pool.w.out; ++ow) {
+      const PoolRange columns = pool.w.inputs[ow];
+      const V size = divisor(pool, row, ow);
+      each_vector<T, Arch>(channels, [&](int64_t c, int, auto part) {
+        V sum(0);
+        for (int64_t h = rows.begin; h < rows.end; ++h) {
+          V row_sum(0);
+          for (int64_t w = columns.begin; w < columns.end; ++w)
+            row_sum += part.load(x + (h * pool.w.in + w) * channels + c);
+          sum += row_sum;
+        }
+        part.store(y + ow * channels + c, sum / size);
+      });
+    }
+  }
+
+  static void avg_backward(const Pool& pool, const void* dy_, int64_t row, void* dx_) {
+    const T* dy = static_cast<const T*>(dy_);
+    T* dx = static_cast<T*>(dx_);
+    const int64_t channels = pool.channels;
+    const PoolRange rows = pool.h.outputs[row];
+    for (int64_t w = 0; w < pool.w.in; ++w) {
+      const PoolRange columns = pool.w.outputs[w];
+      each_vector<T, Arch>(channels, [&](int64_t c, int, auto part) {
+        V sum(0);
+        for (int64_t oh = rows.begin; oh < rows.end; ++oh) {
+          V row_sum(0);
+          for (int64_t ow = columns.begin; ow < columns.end; ++ow)
+            row_sum +=
+                part.load(dy + (oh * pool.w.out + ow) * channels + c) / divisor(pool, oh, ow);
+          sum += row_sum;
+        }
+        part.store(dx + w * channels + c, sum);
+      });
+    }
+  }
+
+  static constexpr PoolKernel record(const char* name, Isa isa, DType dtype) {
+    return {name, isa, dtype, 2, max_forward, max_backward, avg_forward, avg_backward};
+  }
+};
+
+}  // namespace
+}  // namespace quern::kernels

@@ -1,0 +1,33 @@
+#include "quern/ops/max_pool2d.h"
+
+#include "quern/autograd/node.h"
+#include "quern/ops/pool_problem.h"
+
+namespace quern {
+
+Tensor max_pool2d(const Tensor& x, Pair kernel, std::optional<Pair> stride, Pair padding,
+                  Pair dilation, bool ceil_mode) {
+  constexpr std::string_view kOp = "max_pool2d";
+  detail::check_pool_input(kOp, x);
+  const detail::PoolWindow window{kernel, stride.value_or(kernel), padding, dilation};
+  const Pair out = detail::pooled_size(kOp, x, window, ceil_mode);
+
+  VerboseOp line("max_pool2d_fwd");
+  const detail::PoolProblem problem(x, out, window, false);
+  problem.report(line);
+  const Tensor dense = problem.dense(x), y = problem.new_output();
+  const Tensor index = grad_enabled() && x.requires_grad() ? problem.new_index() : Tensor();
+  kernels::max_pool_forward(problem.kernel(), problem.pool(), problem.images(), dense.raw(),
+                            y.raw(), index.defined() ? index.raw() : nullptr);
+
+  return record(kOp, y, {x}, [problem, index](const Tensor& dy, Needs) -> Tensors {
+    VerboseOp line("max_pool2d_bwd");
+    problem.report(line);
+    const Tensor dense = problem.dense(dy), dx = problem.new_input();
+    kernels::max_pool_backward(problem.kernel(), problem.pool(), problem.images(), dense.raw(),
+                               index.raw(), dx.raw());
+    return {dx};
+  });
+}
+
+}  // namespace quern
