@@ -8,8 +8,9 @@ namespace quern {
 Tensor adaptive_avg_pool2d(const Tensor& x, Pair output_size) {
   constexpr std::string_view kOp = "adaptive_avg_pool2d";
   detail::check_pool_input(kOp, x);
-  check(output_size.h >= 1 && output_size.w >= 1, kOp, "output_size: expected 1 or more, got {}",
-        output_size);
+  constexpr int64_t kMax = int64_t{1} << 31;  // products with a size of x don't overflow
+  check(1 <= output_size.h && output_size.h < kMax && 1 <= output_size.w && output_size.w < kMax,
+        kOp, "output_size: expected 1 or more (below 2^31), got {}", output_size);
 
   VerboseOp line("adaptive_avg_pool2d_fwd");
   const detail::PoolProblem problem(x, kernels::adaptive_windows(x.size(2), output_size.h),
