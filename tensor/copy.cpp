@@ -1,12 +1,10 @@
 // Copies between any two layouts and dtypes. The dimensions are put in the order of the
-// destination's memory and merged where both sides allow it; what is left decides how elements
-// move:
+// destination's memory and merged where both sides allow it. What is left decides:
 //   one dimension, dense on both sides   long runs, converted
 //   source dense along another dimension a transpose, in tiles (NCHW to NHWC and back)
 //   anything else                        runs along the innermost dimension, however short
 #include <algorithm>
 #include <array>
-#include <cstring>
 
 #include "quern/tensor/convert.h"
 #include "quern/tensor/parallel.h"
@@ -99,12 +97,12 @@ void for_each_run(const Loops& loops, F&& run) {
 /// A run with strides: elements are gathered, converted and scattered, each only where needed.
 void convert_strided(const Side& dst, const Side& src, Loops::Place at, const Axis& axis,
                      int64_t n) {
-  if (dst.dtype == src.dtype && (axis.dst != 1 || axis.src != 1)) {
-    detail::copy_run(dst.at(at.dst), axis.dst, src.at(at.src), axis.src, n, itemsize(dst.dtype));
-    return;
-  }
   if (axis.dst == 1 && axis.src == 1) {
     detail::convert_run(dst.at(at.dst), dst.dtype, src.at(at.src), src.dtype, n);
+    return;
+  }
+  if (dst.dtype == src.dtype) {
+    detail::copy_run(dst.at(at.dst), axis.dst, src.at(at.src), axis.src, n, itemsize(dst.dtype));
     return;
   }
   constexpr int64_t kBuffer = 256;
@@ -175,7 +173,7 @@ void check_writable(std::string_view op, const Tensor& t) {
   check(t.defined(), op, "dst: expected a defined tensor, got undefined");
   for (int d = 0; d < t.dim(); ++d)
     check(t.shape()[d] <= 1 || t.strides()[d] != 0, op,
-          "dst: expected no expanded dimension, got {}", t.describe());
+          "dst: expected no expanded dimension, got {}", t);
 }
 
 Tensor converted(const Tensor& t, DType dtype, MemoryFormat format) {
@@ -191,11 +189,10 @@ void copy_(const Tensor& dst, const Tensor& src) {
   check(src.defined(), "copy_", "src: expected a defined tensor, got undefined");
   check(
       src.dim() <= dst.dim() && broadcast_shapes("copy_", dst.shape(), src.shape()) == dst.shape(),
-      "copy_", "src: expected a shape that broadcasts to {}, got {}", dst.describe(),
-      src.describe());
+      "copy_", "src: expected a shape that broadcasts to {}, got {}", dst, src);
+  const Tensor source = may_overlap(dst, src) ? clone(src) : src;
   dst.storage()->bump_version();
   if (dst.numel() == 0) return;
-  const Tensor source = may_overlap(dst, src) ? clone(src) : src;
   const Side to(dst), from(source);
   const Loops loops(dst.shape(), dst.strides(), expand(source, dst.shape()).strides());
   if (const int axis = transposed_axis(loops); axis >= 0) {

@@ -27,24 +27,31 @@ thread_local int current_thread = -1;  // -1: outside parallel_for
 /// saturated units).
 class FlushDenormals {
  public:
-#ifdef __SSE__
-  FlushDenormals() : before_(_mm_getcsr()) {
-    _mm_setcsr(before_ | kFlushToZero | kDenormalsAreZero);
-  }
-  ~FlushDenormals() { _mm_setcsr(before_); }
+  FlushDenormals() : before_(read()) { write(before_ | kFlush); }
+  ~FlushDenormals() { write(before_); }
+  FlushDenormals(const FlushDenormals&) = delete;
+  FlushDenormals& operator=(const FlushDenormals&) = delete;
 
  private:
-  static constexpr unsigned kFlushToZero = 0x8000, kDenormalsAreZero = 0x0040;
+#if defined(__SSE__)
+  static constexpr unsigned kFlush = 0x8040;  // MXCSR: flush to zero, denormals are zero
+  static unsigned read() { return _mm_getcsr(); }
+  static void write(unsigned mode) { _mm_setcsr(mode); }
   unsigned before_;
 #elif defined(__aarch64__)
-  FlushDenormals() : before_(__builtin_aarch64_get_fpcr64()) {
-    __builtin_aarch64_set_fpcr64(before_ | kFlushToZero);
+  static constexpr uint64_t kFlush = 1 << 24;  // FPCR.FZ: both
+  static uint64_t read() {
+    uint64_t mode;
+    asm volatile("mrs %0, fpcr" : "=r"(mode));
+    return mode;
   }
-  ~FlushDenormals() { __builtin_aarch64_set_fpcr64(before_); }
-
- private:
-  static constexpr unsigned long kFlushToZero = 1ul << 24;
-  unsigned long before_;
+  static void write(uint64_t mode) { asm volatile("msr fpcr, %0" ::"r"(mode)); }
+  uint64_t before_;
+#else
+  static constexpr int kFlush = 0;  // no such mode known
+  static int read() { return 0; }
+  static void write(int) {}
+  int before_;
 #endif
 };
 

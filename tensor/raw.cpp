@@ -54,11 +54,11 @@ Shape deduced_shape(const Tensor& t, Shape shape) {
   if (unknown >= 0) {
     check(known > 0 && t.numel() % known == 0, "reshape",
           "shape: expected sizes whose product divides {} elements, got {} for {}", t.numel(),
-          asked, t.describe());
+          asked, t);
     shape[unknown] = t.numel() / known;
   }
   check(numel(shape) == t.numel(), "reshape", "shape: expected {} elements, got {} for {}",
-        t.numel(), asked, t.describe());
+        t.numel(), asked, t);
   return shape;
 }
 
@@ -72,7 +72,7 @@ Tensor as_strided(const Tensor& t, const Shape& shape, const Strides& strides, i
 Tensor permute(const Tensor& t, const Dims& order) {
   check_defined("permute", t);
   check(order.size() == t.dim(), "permute", "order: expected {} dimensions for {}, got {}", t.dim(),
-        t.describe(), order);
+        t, order);
   Shape shape = t.shape();
   Strides strides = t.strides();
   std::bitset<kMaxDims> seen;
@@ -134,13 +134,13 @@ Tensor expand(const Tensor& t, const Shape& shape) {
   check_defined("expand", t);
   numel(shape);
   const int lead = shape.size() - t.dim();
-  check(lead >= 0, "expand", "shape: expected at least {} dimensions for {}, got {}", t.dim(),
-        t.describe(), shape);
+  check(lead >= 0, "expand", "shape: expected at least {} dimensions for {}, got {}", t.dim(), t,
+        shape);
   Strides strides = Strides::filled(shape.size(), 0);
   for (int d = 0; d < t.dim(); ++d) {
     const int64_t size = t.shape()[d];
     check(size == shape[lead + d] || size == 1, "expand",
-          "shape: expected the sizes of {} where they are not 1, got {}", t.describe(), shape);
+          "shape: expected the sizes of {} where they are not 1, got {}", t, shape);
     if (size == shape[lead + d]) strides[lead + d] = t.strides()[d];
   }
   return view(t, shape, strides, t.offset());

@@ -68,7 +68,8 @@ std::string Tensor::describe() const {
 }
 
 double Tensor::item_as_double() const {
-  check(numel() == 1, "item", "tensor: expected one element, got {}", describe());
+  check(defined(), "item", "tensor: expected a defined tensor, got undefined");
+  check(numel() == 1, "item", "tensor: expected one element, got {}", *this);
   return visit_dtype(dtype(), [&]<class T>(std::type_identity<T>) {
     return static_cast<double>(*static_cast<const T*>(raw()));
   });

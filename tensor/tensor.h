@@ -138,3 +138,11 @@ Tensor from_vector(const std::vector<T>& values) {
 }
 
 }  // namespace quern
+
+/// So that a check may name a tensor and pay for the text only when it fails.
+template <>
+struct fmt::formatter<quern::Tensor> : fmt::formatter<std::string_view> {
+  auto format(const quern::Tensor& t, format_context& ctx) const {
+    return fmt::formatter<std::string_view>::format(quern::describe(t), ctx);
+  }
+};

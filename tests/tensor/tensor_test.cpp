@@ -107,11 +107,13 @@ TEST_CASE("tensor: access") {
   CHECK(full({1}, 2.5, DType::bf16).item<float>() == 2.5f);
   CHECK(full({1, 1}, 1, DType::boolean).item() == 1);
   CHECK_FALSE(Tensor().defined());
+  CHECK_THROWS_AS(Tensor().item(), Error);
 }
 
 TEST_CASE("tensor: describe") {
   CHECK(describe(Tensor()) == "undefined");
   CHECK(describe(empty({2, 3})) == "f32 [2,3]");
+  CHECK(fmt::format("{} and {}", empty({2, 3}), Tensor()) == "f32 [2,3] and undefined");
   CHECK(describe(empty({2, 3, 4, 4}, DType::bf16, MemoryFormat::channels_last)) ==
         "bf16 [2,3,4,4] channels_last");
   CHECK(describe(raw::transpose(empty({2, 3}), 0, 1)) == "f32 [3,2] strides [1,3]");
