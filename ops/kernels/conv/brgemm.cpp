@@ -1,6 +1,7 @@
 // conv_brgemm: how problems become taps, and its record.
 #include "quern/ops/kernels/conv/brgemm.h"
 
+#include <algorithm>
 #include <numeric>
 
 #include "quern/ops/kernels/conv/conv_records.h"
@@ -22,9 +23,11 @@ bool folds(const ConvProblem& p) {
 const char* why_not(const ConvProblem& p, ConvPass pass) {
   const TapConv conv = pass == ConvPass::dgrad ? dgrad_taps(p) : forward_taps(p);
   const Scratch row(conv.y, conv.x, 1);
-  // Divided rather than multiplied: the product may overflow.
-  if (conv.source_channels > kMaxScratch / itemsize(p.dtype) / std::max<int64_t>(row.image(), 1))
-    return "scratch for one row of outputs is over 256 MiB";
+  // Divided, since the product may overflow.
+  int64_t left = kMaxScratch / itemsize(p.dtype);
+  for (int64_t factor : {row.planes_y * row.planes_x, row.height, row.width, conv.source_channels})
+    left /= std::max<int64_t>(factor, 1);
+  if (left == 0) return "scratch for one row of outputs is over 256 MiB";
   return nullptr;
 }
 

@@ -163,8 +163,7 @@ std::vector<PhaseWork> TapEngine<T>::work_of(const Block& block) const {
           if (last && run.rows == last->rows && run.a == last->a + last->length * a_pixel &&
               run.output == last->output + last->length * out_strides_.x * x.output_step)
             last->length += run.length;
-          else
-            work.runs.push_back(run);
+          else work.runs.push_back(run);
         }
       }
       all.push_back(std::move(work));
@@ -280,10 +279,8 @@ void TapEngine<T>::run_panel(const Block& block, const PhaseWork& work, const Pa
 template <class T>
 void TapEngine<T>::start_tile(Acc* c, int64_t ldc, int64_t m, const Panel& panel) const {
   for (int64_t i = 0; i < m; ++i) {
-    if (bias_)
-      std::copy_n(bias_ + panel.first, panel.n, c + i * ldc);
-    else
-      std::fill_n(c + i * ldc, panel.n, Acc{});
+    if (bias_) std::copy_n(bias_ + panel.first, panel.n, c + i * ldc);
+    else std::fill_n(c + i * ldc, panel.n, Acc{});
   }
 }
 

@@ -104,8 +104,7 @@ WgradEngine<T>::WgradEngine(const ConvProblem& problem, const GemmKernel& gemm, 
   if (folded)
     for (int64_t s = 0; s < p_.kw; ++s)
       x_axes_.push_back(forward_axis(p_.iw, p_.ow, 1, p_.stride_w, p_.pad_w - s, 1));
-  else
-    x_axes_ = {forward_axis(p_.iw, p_.ow, p_.kw, p_.stride_w, p_.pad_w, p_.dilation_w)};
+  else x_axes_ = {forward_axis(p_.iw, p_.ow, p_.kw, p_.stride_w, p_.pad_w, p_.dilation_w)};
   tap_rows_ = p_.kh;
   tap_columns_ = folded ? 1 : p_.kw;
   a_rows_ = icg_ * static_cast<int64_t>(x_axes_.size());
@@ -125,10 +124,8 @@ void WgradEngine<T>::choose_split() {
   while (sums_items() * static_cast<int64_t>(sizeof(Acc)) > l2 / 2) {
     if (max_outputs_ > gemm_.nr && max_outputs_ >= max_rows_)
       max_outputs_ = round_up(ceil_div(max_outputs_, 2), gemm_.nr);
-    else if (max_rows_ > gemm_.mr)
-      max_rows_ = ceil_div(max_rows_, 2);
-    else
-      break;
+    else if (max_rows_ > gemm_.mr) max_rows_ = ceil_div(max_rows_, 2);
+    else break;
   }
   row_parts_ = ceil_div(a_rows_, max_rows_);
   output_parts_ = ceil_div(panel_count(gemm_, ocg_), max_outputs_ / gemm_.nr);

@@ -13,12 +13,9 @@ namespace {
 /// Calls f with the unsigned integer of `item` bytes.
 template <class F>
 void visit_item(int64_t item, F f) {
-  if (item == 2)
-    f(std::type_identity<uint16_t>{});
-  else if (item == 4)
-    f(std::type_identity<uint32_t>{});
-  else
-    f(std::type_identity<uint64_t>{});
+  if (item == 2) f(std::type_identity<uint16_t>{});
+  else if (item == 4) f(std::type_identity<uint32_t>{});
+  else f(std::type_identity<uint64_t>{});
 }
 
 /// dst[j][i] = src[i][j], a square of one SIMD register's items a side: rows i and i + half are
@@ -141,8 +138,7 @@ void pack_panel_rows(const GemmKernel& kernel, const void* src, int64_t row_stri
       const T* from = static_cast<const T*>(src) + i * row_stride;
       const int64_t p = row0 + i;
       T* to = static_cast<T*>(panel) + p / kr * nr * kr + p % kr;
-      if (col_stride == 1 && kr == 1)
-        std::copy_n(from, n, to);
+      if (col_stride == 1 && kr == 1) std::copy_n(from, n, to);
       else
         for (int64_t j = 0; j < n; ++j) to[j * kr] = from[j * col_stride];
     }

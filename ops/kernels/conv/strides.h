@@ -12,10 +12,8 @@ struct ImageStrides {
 
   ImageStrides(MemoryFormat format, int64_t channels, int64_t height, int64_t width)
       : n(channels * height * width) {
-    if (format == MemoryFormat::channels_last)
-      c = 1, x = channels, y = width * channels;
-    else
-      c = height * width, y = width, x = 1;
+    if (format == MemoryFormat::channels_last) c = 1, x = channels, y = width * channels;
+    else c = height * width, y = width, x = 1;
   }
 };
 

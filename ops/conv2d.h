@@ -1,0 +1,20 @@
+// conv2d: cross-correlation of images with a bank of filters.
+#pragma once
+#include "quern/ops/pair.h"
+#include "quern/tensor/tensor.h"
+
+namespace quern {
+
+/// y[n,o,i,j] = bias[o] + Σ over c, r, s of weight[o,c,r,s] · x[n, g·C/groups + c, i·stride -
+/// padding + r·dilation, j·stride - padding + s·dilation], g the group of o; x is 0 outside.
+///   x       [N, C, H, W], f32, bf16 or f64; y has its dtype and format
+///   weight  [O, C/groups, KH, KW], of x's dtype; under autocast both are lowered to bf16
+///   bias    [O], f32 or of x's dtype (f64 for f64); may be undefined
+///   y       [N, O, OH, OW], OH = floor((H + 2·padding - dilation·(KH-1) - 1) / stride) + 1
+/// The gradients of weight and bias are f32 (f64 for f64). Errors: rank, dtype, an empty x or
+/// weight, channels, groups that divide neither, stride or dilation < 1, padding < 0, a kernel
+/// larger than the padded x.
+Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, Pair stride = 1,
+              Pair padding = 0, Pair dilation = 1, int64_t groups = 1);
+
+}  // namespace quern
