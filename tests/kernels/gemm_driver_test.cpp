@@ -208,7 +208,7 @@ TEST_CASE("gemm of an empty sum is zero, and of an empty matrix nothing") {
 TEST_CASE("gemm gives the same bits for any number of threads") {
   const int before = num_threads();
   for_each_kernel([](const GemmKernel& kernel) {
-    Case problem(kernel, 150, 130, 300, {true, true, 1}, {.batch = 2, .bias = true});
+    Case problem(kernel, 150, 130, 70, {true, true, 1}, {.batch = 2, .bias = true});
     set_num_threads(1);
     std::vector<double> one;
     for (const Elements& c = problem.run(); one.size() < static_cast<size_t>(c.count());)

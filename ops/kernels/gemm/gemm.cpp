@@ -107,12 +107,9 @@ void finish(const GemmKernel& kernel, const GemmProblem& p, int64_t batch, int64
   };
   constexpr std::type_identity<float> f32;
   constexpr std::type_identity<double> f64;
-  if (kernel.c == DType::f64)
-    rows(f64, f64);
-  else if (p.c_dtype == DType::f32)
-    rows(f32, f32);
-  else
-    rows(std::type_identity<bfloat16>{}, f32);
+  if (kernel.c == DType::f64) rows(f64, f64);
+  else if (p.c_dtype == DType::f32) rows(f32, f32);
+  else rows(std::type_identity<bfloat16>{}, f32);
 }
 
 struct Cell {

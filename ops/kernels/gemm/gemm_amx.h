@@ -32,10 +32,8 @@ class AmxGemm {
 
   static void run(const GemmTile& tile) {
     configure(tile.m);
-    if (tile.m > 16)
-      tile.n > 16 ? multiply<2, 2>(tile) : multiply<2, 1>(tile);
-    else
-      tile.n > 16 ? multiply<1, 2>(tile) : multiply<1, 1>(tile);
+    if (tile.m > 16) tile.n > 16 ? multiply<2, 2>(tile) : multiply<2, 1>(tile);
+    else tile.n > 16 ? multiply<1, 2>(tile) : multiply<1, 1>(tile);
   }
 
  private:
@@ -103,8 +101,7 @@ class AmxGemm {
   static void begin(const GemmTile& tile) {
     if (tile.accumulate && half(tile.n, column) == kHalf)
       Tiles::template load<2 * row + column>(corner(tile, row, column), tile.ldc * 4);
-    else
-      Tiles::template zero<2 * row + column>();
+    else Tiles::template zero<2 * row + column>();
   }
 
   /// Where columns are missing the tile goes through a scratch.

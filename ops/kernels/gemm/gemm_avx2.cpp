@@ -116,18 +116,12 @@ struct Bf16 {
 template <class Kernel>
 void dispatch_rows(const GemmTile& tile) {
   switch (tile.m) {
-    case 1:
-      return Kernel::template run<1>(tile);
-    case 2:
-      return Kernel::template run<2>(tile);
-    case 3:
-      return Kernel::template run<3>(tile);
-    case 4:
-      return Kernel::template run<4>(tile);
-    case 5:
-      return Kernel::template run<5>(tile);
-    default:
-      return Kernel::template run<6>(tile);
+    case 1: return Kernel::template run<1>(tile);
+    case 2: return Kernel::template run<2>(tile);
+    case 3: return Kernel::template run<3>(tile);
+    case 4: return Kernel::template run<4>(tile);
+    case 5: return Kernel::template run<5>(tile);
+    default: return Kernel::template run<6>(tile);
   }
 }
 

@@ -41,34 +41,20 @@ struct Accumulators {
 template <class Kernel>
 void dispatch_rows(const GemmTile& tile) {
   switch (tile.m) {
-    case 1:
-      return Kernel::template run<1>(tile);
-    case 2:
-      return Kernel::template run<2>(tile);
-    case 3:
-      return Kernel::template run<3>(tile);
-    case 4:
-      return Kernel::template run<4>(tile);
-    case 5:
-      return Kernel::template run<5>(tile);
-    case 6:
-      return Kernel::template run<6>(tile);
-    case 7:
-      return Kernel::template run<7>(tile);
-    case 8:
-      return Kernel::template run<8>(tile);
-    case 9:
-      return Kernel::template run<9>(tile);
-    case 10:
-      return Kernel::template run<10>(tile);
-    case 11:
-      return Kernel::template run<11>(tile);
-    case 12:
-      return Kernel::template run<12>(tile);
-    case 13:
-      return Kernel::template run<13>(tile);
-    default:
-      return Kernel::template run<14>(tile);
+    case 1: return Kernel::template run<1>(tile);
+    case 2: return Kernel::template run<2>(tile);
+    case 3: return Kernel::template run<3>(tile);
+    case 4: return Kernel::template run<4>(tile);
+    case 5: return Kernel::template run<5>(tile);
+    case 6: return Kernel::template run<6>(tile);
+    case 7: return Kernel::template run<7>(tile);
+    case 8: return Kernel::template run<8>(tile);
+    case 9: return Kernel::template run<9>(tile);
+    case 10: return Kernel::template run<10>(tile);
+    case 11: return Kernel::template run<11>(tile);
+    case 12: return Kernel::template run<12>(tile);
+    case 13: return Kernel::template run<13>(tile);
+    default: return Kernel::template run<14>(tile);
   }
 }
 

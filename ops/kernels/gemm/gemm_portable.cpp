@@ -54,14 +54,10 @@ void run(const GemmTile& tile) {
 template <class T, class Acc>
 void dispatch_rows(const GemmTile& tile) {
   switch (tile.m) {
-    case 1:
-      return run<T, Acc, 1>(tile);
-    case 2:
-      return run<T, Acc, 2>(tile);
-    case 3:
-      return run<T, Acc, 3>(tile);
-    default:
-      return run<T, Acc, kMr>(tile);
+    case 1: return run<T, Acc, 1>(tile);
+    case 2: return run<T, Acc, 2>(tile);
+    case 3: return run<T, Acc, 3>(tile);
+    default: return run<T, Acc, kMr>(tile);
   }
 }
 

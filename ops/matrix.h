@@ -1,0 +1,31 @@
+// What linear and matmul share: tensors as operands of the GEMM driver, and its line of QUERN_VERBOSE.
+#pragma once
+#include <fmt/format.h>
+
+#include "quern/ops/kernels/gemm/gemm.h"
+#include "quern/tensor/tensor.h"
+#include "quern/tensor/verbose.h"
+
+namespace quern {
+
+/// The last two dimensions of `t`, whatever its strides.
+inline kernels::GemmOperand operand(const Tensor& t) {
+  return {t.raw(), t.stride(-2), t.stride(-1)};
+}
+inline kernels::GemmOperand transposed(kernels::GemmOperand o) {
+  std::swap(o.row_stride, o.col_stride);
+  return o;
+}
+
+inline void report(VerboseOp& line, const kernels::GemmKernel& kernel,
+                   const kernels::GemmProblem& p) {
+  if (!line) return;
+  const std::string batch = p.batch == 1 ? "" : fmt::format("b{}", p.batch);
+  line.set(kernel.name, fmt::format("{}m{}n{}k{}", batch, p.m, p.n, p.k),
+           fmt::format("{}:{}:{}", kernel.a, kernel.b, p.c_dtype));
+}
+
+/// The dtype that products of `dtype` are summed in, and gradients of weights kept in.
+inline DType sum_dtype(DType dtype) { return dtype == DType::f64 ? DType::f64 : DType::f32; }
+
+}  // namespace quern
