@@ -4,7 +4,7 @@
 
 namespace quern::nn {
 
-/// The rows of a table: indices [...] of i64 or i32 to [..., features]. weight [entries, features]
+/// The rows of a table: indices [...] of i64 to [..., features]. weight [entries, features]
 /// starts standard normal. Errors: sizes below 1; on call, an index outside of 0..entries-1.
 class Embedding : public Module {
  public:

@@ -37,16 +37,11 @@ Fans fans(const Tensor& weight) {
 double gain(Nonlinearity nonlinearity, double a) {
   switch (nonlinearity) {
     case Nonlinearity::linear:
-    case Nonlinearity::sigmoid:
-      return 1;
-    case Nonlinearity::tanh:
-      return 5.0 / 3;
-    case Nonlinearity::relu:
-      return std::sqrt(2.0);
-    case Nonlinearity::leaky_relu:
-      return std::sqrt(2 / (1 + a * a));
-    case Nonlinearity::selu:
-      break;
+    case Nonlinearity::sigmoid: return 1;
+    case Nonlinearity::tanh: return 5.0 / 3;
+    case Nonlinearity::relu: return std::sqrt(2.0);
+    case Nonlinearity::leaky_relu: return std::sqrt(2 / (1 + a * a));
+    case Nonlinearity::selu: break;
   }
   return 0.75;
 }

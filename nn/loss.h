@@ -1,16 +1,17 @@
 // Losses: torch.nn.CrossEntropyLoss. Without state, hence no Module: a function with settings.
 #pragma once
-#include <cstdint>
-
+#include "quern/ops/loss.h"
 #include "quern/tensor/tensor.h"
 
 namespace quern::nn {
 
-/// cross_entropy of logits [N, C, ...] with class indices [N, ...], averaged over targets that are
-/// not `ignore_index`.
+/// cross_entropy of logits [N, C, ...] with class indices [N, ...]; targets equal to ignore_index do not
+/// count.
 struct CrossEntropyLoss {
   double label_smoothing = 0;
   int64_t ignore_index = -100;
+  Tensor weight = {};  ///< [C]: how much each class counts; 1 unless given
+  Reduction reduction = Reduction::mean;
 
   Tensor operator()(const Tensor& logits, const Tensor& target) const;
 };

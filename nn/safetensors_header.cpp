@@ -27,39 +27,29 @@ class HeaderReader final : public json::json_sax_t {
 
   bool start_object(size_t) override {
     switch (at_) {
-      case At::start:
-        return go(At::name);
-      case At::tensor:
-        return go(At::field);
-      case At::metadata:
-        return go(At::metadata_key);
-      default:
-        unexpected("{");
+      case At::start: return go(At::name);
+      case At::tensor: return go(At::field);
+      case At::metadata: return go(At::metadata_key);
+      default: unexpected("{");
     }
   }
 
   bool end_object() override {
     switch (at_) {
-      case At::name:
-        return go(At::end);
+      case At::name: return go(At::end);
       case At::field:
         if (!has_dtype_ || !has_shape_ || !has_offsets_) unexpected("}");
         return go(At::name);
-      case At::metadata_key:
-        return go(At::name);
-      default:
-        unexpected("}");
+      case At::metadata_key: return go(At::name);
+      default: unexpected("}");
     }
   }
 
   bool start_array(size_t) override {
     switch (at_) {
-      case At::shape:
-        return go(At::size);
-      case At::offsets:
-        return go(At::offset_begin);
-      default:
-        unexpected("[");
+      case At::shape: return go(At::size);
+      case At::offsets: return go(At::offset_begin);
+      default: unexpected("[");
     }
   }
 
@@ -97,11 +87,8 @@ class HeaderReader final : public json::json_sax_t {
         header_.entries.back().dtype = format->name;
         return go(At::field);
       }
-      case At::metadata_value:
-        *metadata_value_ = std::move(text);
-        return go(At::metadata_key);
-      default:
-        unexpected(quote(text));
+      case At::metadata_value: *metadata_value_ = std::move(text); return go(At::metadata_key);
+      default: unexpected(quote(text));
     }
   }
 
@@ -115,14 +102,9 @@ class HeaderReader final : public json::json_sax_t {
         shape.push_back(number);
         return true;
       }
-      case At::offset_begin:
-        header_.entries.back().begin = number;
-        return go(At::offset_end);
-      case At::offset_end:
-        header_.entries.back().end = number;
-        return go(At::offsets_close);
-      default:
-        unexpected(std::to_string(value));
+      case At::offset_begin: header_.entries.back().begin = number; return go(At::offset_end);
+      case At::offset_end: header_.entries.back().end = number; return go(At::offsets_close);
+      default: unexpected(std::to_string(value));
     }
   }
 
@@ -193,10 +175,8 @@ int64_t bytes_of(const HeaderEntry& entry) {
   int64_t bytes = find_format(entry.dtype)->bytes;
   bool is_empty = false;
   for (int64_t size : entry.shape) {
-    if (size == 0)
-      is_empty = true;
-    else if (__builtin_mul_overflow(bytes, size, &bytes))
-      return -1;
+    if (size == 0) is_empty = true;
+    else if (__builtin_mul_overflow(bytes, size, &bytes)) return -1;
   }
   return is_empty ? 0 : bytes;
 }
