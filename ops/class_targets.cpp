@@ -1,0 +1,75 @@
+#include "quern/ops/class_targets.h"
+
+#include <algorithm>
+
+#include "quern/tensor/raw.h"
+
+namespace quern {
+namespace {
+
+void check_arguments(std::string_view op, const Tensor& input, const Tensor& target,
+                     const Tensor& weight) {
+  check(input.defined() && is_floating(input.dtype()) && input.dim() >= 2 && input.numel() > 0, op,
+        "input: expected bf16, f32 or f64 [N,C,...] that is not empty, got {}", describe(input));
+  Shape expected = input.shape();
+  expected.erase(1);
+  check(target.defined() && target.dtype() == DType::i64 && target.shape() == expected, op,
+        "target: expected i64 {} for input {}, got {}", expected, input.shape(), describe(target));
+  check(!weight.defined() ||
+            (is_floating(weight.dtype()) && weight.shape() == Shape{input.shape()[1]}),
+        op, "weight: expected bf16, f32 or f64 [{}], got {}", input.shape()[1], describe(weight));
+}
+
+}  // namespace
+
+ClassTargets::ClassTargets(std::string_view op, const Tensor& input, const Tensor& target,
+                           const Tensor& weight, int64_t ignore_index)
+    : ignore_index_(ignore_index) {
+  check_arguments(op, input, target, weight);
+  along_ = quern::along(raw::contiguous(input, input.format()), 1);
+  target_shape_ = target.shape();
+  target_ = raw::reshape(raw::clone(raw::contiguous(target)), {target.numel()});
+  if (weight.defined()) weight_ = raw::clone(raw::contiguous(raw::to(weight, DType::f64)));
+  for (int64_t row = 0; row < rows(); ++row)
+    check(ignored(row) || (this->target(row) >= 0 && this->target(row) < classes()), op,
+          "target: expected 0..{} or ignore_index {}, got {} at index {}", classes() - 1,
+          ignore_index, this->target(row), row);
+}
+
+double ClassTargets::weight_of_classes() const {
+  double total = 0;
+  for (int64_t c = 0; c < classes(); ++c) total += weight(c);
+  return total;
+}
+
+double ClassTargets::weight_of_targets() const {
+  double total = 0;
+  for (int64_t row = 0; row < rows(); ++row)
+    if (!ignored(row)) total += weight(target(row));
+  return total;
+}
+
+Tensor ClassTargets::reduce(const Tensor& losses, Reduction reduction, DType dtype) const {
+  if (reduction == Reduction::none) return raw::to(raw::reshape(losses, target_shape_), dtype);
+  const double* loss = losses.data<double>();
+  double total = 0;
+  for (int64_t row = 0; row < rows(); ++row) total += loss[row];
+  if (reduction == Reduction::mean) total /= weight_of_targets();
+  return full({}, total, dtype);
+}
+
+Tensor ClassTargets::spread(const Tensor& dy, Reduction reduction) const {
+  Tensor gradients = empty({rows()}, DType::f64);
+  double* g = gradients.data<double>();
+  if (reduction == Reduction::none) {
+    raw::copy_(gradients, raw::reshape(dy, {rows()}));
+  } else {
+    const double each = dy.item() / (reduction == Reduction::mean ? weight_of_targets() : 1);
+    std::fill_n(g, rows(), each);
+  }
+  for (int64_t row = 0; row < rows(); ++row)
+    if (ignored(row)) g[row] = 0;
+  return gradients;
+}
+
+}  // namespace quern

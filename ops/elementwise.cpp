@@ -1,0 +1,204 @@
+#include "quern/ops/elementwise.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "quern/ops/kernels/elementwise/elementwise_registry.h"
+#include "quern/tensor/parallel.h"
+#include "quern/tensor/raw.h"
+#include "quern/tensor/verbose.h"
+
+namespace quern::raw {
+namespace {
+
+using namespace kernels;
+
+// Elements of a cell: 128 KiB of f32, long against the start of a thread's work, short against L2.
+constexpr int64_t kGrain = 1 << 15;
+
+bool takes_integers(Unary f) {
+  return f == Unary::neg || f == Unary::abs || f == Unary::relu || f == Unary::clamp;
+}
+bool takes_integers(Binary f) {
+  return f == Binary::add || f == Binary::sub || f == Binary::mul || f == Binary::maximum;
+}
+
+/// What f computes in, given operands of this dtype.
+template <class Function>
+DType compute_dtype(Function f, DType dtype) {
+  return takes_integers(f) || is_floating(dtype) ? dtype : DType::f32;
+}
+
+void check_defined(std::string_view op, std::string_view name, const Tensor& t) {
+  check(t.defined(), op, "{}: expected a defined tensor, got undefined", name);
+}
+
+void report(VerboseOp& line, const char* kernel, const Tensor& y) {
+  if (line) line.set(kernel, to_string(y.shape()), fmt::format("{}:{}", y.dtype(), y.format()));
+}
+
+/// One loop over elements: its length and the step of each operand, 0 where it is broadcast.
+struct Loop {
+  int64_t size, y, a, b;
+};
+
+/// The loops over y and operands expanded to its shape: in y's order in memory, outermost first,
+/// neighbours merged where all three step through them evenly.
+std::vector<Loop> loop_nest(const Tensor& y, const Tensor& a, const Tensor& b) {
+  std::vector<Loop> dims;
+  for (int d = 0; d < y.dim(); ++d)
+    if (y.shape()[d] != 1)
+      dims.push_back({y.shape()[d], y.strides()[d], a.strides()[d], b.strides()[d]});
+  std::ranges::stable_sort(dims, std::greater<>(), &Loop::y);
+
+  std::vector<Loop> nest;
+  for (const Loop& inner : dims) {
+    const auto even = [&](int64_t Loop::*step) {
+      return nest.back().*step == inner.size * (inner.*step);
+    };
+    if (!nest.empty() && even(&Loop::y) && even(&Loop::a) && even(&Loop::b))
+      nest.back() = {nest.back().size * inner.size, inner.y, inner.a, inner.b};
+    else nest.push_back(inner);
+  }
+  if (nest.empty()) nest.push_back({1, 1, 1, 1});
+  return nest;
+}
+
+/// A pointer to element `offset` as a kernel takes it where the operand is a scalar: bf16 widened.
+const void* scalar_at(const Tensor& t, int64_t offset, float& widened) {
+  if (t.dtype() != DType::bf16)
+    return static_cast<std::byte*>(t.raw()) + offset * itemsize(t.dtype());
+  widened = static_cast<float>(t.data<bfloat16>()[offset]);
+  return &widened;
+}
+
+/// Runs the kernel over the nest, whose innermost loop it can take: cells are parts of long runs,
+/// or groups of short ones.
+void run_nest(const BinaryKernel& kernel, const std::vector<Loop>& nest, const Tensor& y,
+              const Tensor& a, const Tensor& b, double p, double q) {
+  const Loop run = nest.back();
+  const Run mode = run.a == 0   ? Run::scalar_dense
+                   : run.b == 0 ? Run::dense_scalar
+                                : Run::dense_dense;
+  const int64_t runs = y.numel() / run.size;
+  const int64_t parts = (run.size + kGrain - 1) / kGrain;
+  const int64_t group = std::max<int64_t>(1, kGrain / run.size);
+  const int64_t item = itemsize(y.dtype());
+  const auto at = [item](const Tensor& t, int64_t offset) {
+    return static_cast<std::byte*>(t.raw()) + offset * item;
+  };
+
+  parallel_chunks(runs * parts, group, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t first = i % parts * kGrain, n = std::min(kGrain, run.size - first);
+      int64_t y_at = first, a_at = first * run.a, b_at = first * run.b;
+      int64_t index = i / parts;
+      for (auto loop = nest.rbegin() + 1; loop != nest.rend(); ++loop) {
+        const int64_t k = index % loop->size;
+        index /= loop->size;
+        y_at += k * loop->y, a_at += k * loop->a, b_at += k * loop->b;
+      }
+      float widened;
+      kernel.run(n, run.a == 0 ? scalar_at(a, a_at, widened) : at(a, a_at),
+                 run.b == 0 ? scalar_at(b, b_at, widened) : at(b, b_at), at(y, y_at), mode, p, q);
+    }
+  });
+}
+
+/// y = f(a, b) for a dense y and operands that broadcast to it, all of one dtype.
+void binary_into(std::string_view op, Binary f, const Tensor& y, Tensor a, Tensor b, double p,
+                 double q) {
+  if (y.numel() == 0) return;
+  VerboseOp line(op);
+  const BinaryKernel& kernel = select_binary(op, f, y.dtype());
+  report(line, kernel.name, y);
+  a = expand(a, y.shape());
+  b = expand(b, y.shape());
+  auto nest = loop_nest(y, a, b);
+  if (nest.back().a > 1 || (nest.back().a == 0 && nest.back().b == 0)) {
+    a = contiguous(a, y.format());
+    nest = loop_nest(y, a, b);
+  }
+  if (nest.back().b > 1) {
+    b = contiguous(b, y.format());
+    nest = loop_nest(y, a, b);
+  }
+  run_nest(kernel, nest, y, a, b, p, q);
+}
+
+Tensor with_number(std::string_view op, Binary f, const Tensor& t, double number, Run mode) {
+  check_defined(op, "x", t);
+  const DType dtype = is_floating(t.dtype()) ? t.dtype() : DType::f32;
+  const Tensor x = contiguous(to(t, dtype), t.format());
+  const Tensor y = empty_like(x);
+  VerboseOp line(op);
+  const BinaryKernel& kernel = select_binary(op, f, dtype);
+  report(line, kernel.name, y);
+
+  const float as_float = static_cast<float>(number);
+  const void* scalar = dtype == DType::f64 ? static_cast<const void*>(&number) : &as_float;
+  const int64_t item = itemsize(dtype);
+  parallel_chunks(y.numel(), kGrain, [&](int64_t begin, int64_t end) {
+    const auto* dense = static_cast<const std::byte*>(x.raw()) + begin * item;
+    auto* out = static_cast<std::byte*>(y.raw()) + begin * item;
+    const bool first = mode == Run::scalar_dense;
+    kernel.run(end - begin, first ? scalar : dense, first ? dense : scalar, out, mode, 0, 0);
+  });
+  return y;
+}
+
+}  // namespace
+
+Tensor unary(std::string_view op, Unary f, const Tensor& t, double p, double q) {
+  check_defined(op, "x", t);
+  const Tensor x = contiguous(to(t, compute_dtype(f, t.dtype())), t.format());
+  VerboseOp line(op);
+  const UnaryKernel& kernel = select_unary(op, f, x.dtype());
+  const Tensor y = empty_like(x);
+  report(line, kernel.name, y);
+  const int64_t item = itemsize(x.dtype());
+  parallel_chunks(y.numel(), kGrain, [&](int64_t begin, int64_t end) {
+    kernel.run(end - begin, static_cast<const std::byte*>(x.raw()) + begin * item,
+               static_cast<std::byte*>(y.raw()) + begin * item, p, q);
+  });
+  return y;
+}
+
+Tensor binary(std::string_view op, Binary f, const Tensor& a, const Tensor& b, double p, double q) {
+  check_defined(op, "a", a);
+  check_defined(op, "b", b);
+  const Shape shape = broadcast_shapes(op, a.shape(), b.shape());
+  const DType dtype = compute_dtype(f, promote(a.dtype(), b.dtype()));
+  check(dtype != DType::boolean, op, "dtype: expected a numeric dtype, got bool");
+  const MemoryFormat format = a.shape() == shape   ? a.format()
+                              : b.shape() == shape ? b.format()
+                                                   : MemoryFormat::contiguous;
+  const Tensor y = empty(shape, dtype, format);
+  binary_into(op, f, y, to(a, dtype), to(b, dtype), p, q);
+  return y;
+}
+
+Tensor binary(std::string_view op, Binary f, const Tensor& a, double b) {
+  return with_number(op, f, a, b, Run::dense_scalar);
+}
+
+Tensor binary(std::string_view op, Binary f, double a, const Tensor& b) {
+  return with_number(op, f, b, a, Run::scalar_dense);
+}
+
+void add_(const Tensor& dst, const Tensor& src, double alpha) {
+  check_defined("add_", "dst", dst);
+  check_defined("add_", "src", src);
+  check(broadcast_shapes("add_", dst.shape(), src.shape()) == dst.shape(), "add_",
+        "src: expected a shape that broadcasts to {}, got {}", dst.shape(), src.shape());
+  const Binary f = alpha == 1 ? Binary::add : Binary::add_scaled;
+  const Tensor addend = to(src, dst.dtype());
+  if (dst.is_dense_as(dst.format())) {
+    binary_into("add_", f, dst, dst, addend, alpha, 0);
+    dst.storage()->bump_version();
+  } else {
+    copy_(dst, binary("add_", f, dst, addend, alpha));
+  }
+}
+
+}  // namespace quern::raw

@@ -1,0 +1,78 @@
+#include "quern/ops/max.h"
+
+#include <algorithm>
+
+#include "quern/autograd/node.h"
+#include "quern/ops/kernels/reduce/row_registry.h"
+#include "quern/ops/rows.h"
+#include "quern/tensor/raw.h"
+#include "quern/tensor/verbose.h"
+
+namespace quern {
+namespace {
+
+using namespace kernels;
+
+/// Values and indices with the dimension kept, in x's format. Floating rows go to the kernels, which give
+/// the value in what they accumulate in: exact, so the element is taken from its place.
+MaxResult max_kept(std::string_view op, const Tensor& x, int dim) {
+  Shape shape = x.shape();
+  shape[dim] = 1;
+  const MaxResult y{empty(shape, x.dtype(), x.format()), empty(shape, DType::i64, x.format())};
+  VerboseOp line(op);
+  const RowKernel* kernel =
+      is_floating(x.dtype()) ? &select_row(op, RowOp::max, x.dtype()) : nullptr;
+  if (line)
+    line.set(kernel ? kernel->name : "scan", to_string(x.shape()),
+             fmt::format("{}:{}", x.dtype(), x.format()));
+  const Along s = along(x, dim);
+  visit_dtype(x.dtype(), [&]<class T>(std::type_identity<T>) {
+    for_each_row(s, itemsize(x.dtype()), x.raw(), nullptr, nullptr, [&](const RowData& row) {
+      const T* from = static_cast<const T*>(row.x);
+      int64_t& index = y.indices.data<int64_t>()[row.index];
+      if (kernel) {
+        double value;  // room for any accumulator
+        kernel->run({.n = s.n, .x = from, .out = &value, .index = &index});
+      } else {
+        index = std::max_element(from, from + s.n) - from;
+      }
+      y.values.data<T>()[row.index] = from[index];
+    });
+  });
+  return y;
+}
+
+/// x as the op takes it, and the dimension from the front.
+std::pair<Tensor, int> checked(std::string_view op, const Tensor& x, int64_t dim) {
+  check(x.defined(), op, "x: expected a defined tensor, got undefined");
+  check(x.dtype() != DType::boolean, op, "x: expected a numeric dtype, got {}", x.describe());
+  const int d = normalize_dim(op, dim, x.dim());
+  check(x.shape()[d] > 0, op, "x: expected elements along dimension {}, got {}", d, x.describe());
+  return {raw::contiguous(x, x.format()), d};
+}
+
+Tensor without_dim(const Tensor& t, int dim, bool keepdim) {
+  return keepdim ? t : raw::contiguous(raw::squeeze(t, dim));
+}
+
+}  // namespace
+
+MaxResult max(const Tensor& input, int64_t dim, bool keepdim) {
+  const auto [x, d] = checked("max", input, dim);
+  const MaxResult kept = max_kept("max", x, d);
+  MaxResult y{without_dim(kept.values, d, keepdim), without_dim(kept.indices, d, keepdim)};
+  record("max", y.values, {input},
+         [d = d, keepdim, shape = x.shape(), format = x.format(),
+          indices = SavedTensor("max", kept.indices)](const Tensor& dy, Needs) -> Tensors {
+           const Tensor kept_dy = keepdim ? dy : raw::unsqueeze(dy, d);
+           return {scatter_along(shape, format, d, kept_dy, indices.get())};
+         });
+  return y;
+}
+
+Tensor argmax(const Tensor& input, int64_t dim, bool keepdim) {
+  const auto [x, d] = checked("argmax", input, dim);
+  return without_dim(max_kept("argmax", x, d).indices, d, keepdim);
+}
+
+}  // namespace quern

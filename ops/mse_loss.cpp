@@ -1,0 +1,37 @@
+#include "quern/autograd/node.h"
+#include "quern/ops/autocast.h"
+#include "quern/ops/elementwise.h"
+#include "quern/ops/loss.h"
+#include "quern/ops/sum.h"
+#include "quern/tensor/raw.h"
+
+namespace quern {
+
+using kernels::Binary;
+
+Tensor mse_loss(const Tensor& input, const Tensor& target, Reduction reduction) {
+  for (const auto& [name, t] : {std::pair("input", &input), std::pair("target", &target)})
+    check(t->defined() && is_floating(t->dtype()) && t->numel() > 0, "mse_loss",
+          "{}: expected bf16, f32 or f64 that is not empty, got {}", name, describe(*t));
+  check(input.shape() == target.shape(), "mse_loss", "target: expected shape {}, got {}",
+        input.shape(), target.shape());
+  const Tensor a = autocast::widen(input), b = autocast::widen(target);
+  const Tensor difference = raw::binary("mse_loss", Binary::sub, a, b);
+  const double count = reduction == Reduction::mean ? static_cast<double>(a.numel()) : 1;
+
+  Tensor y = raw::binary("mse_loss", Binary::mul, difference, difference);
+  if (reduction != Reduction::none) {
+    y = raw::sum("mse_loss", y, {}, false);
+    y = raw::binary("mse_loss", Binary::div, y, count);
+  }
+  return record(
+      "mse_loss", y, {a, b},
+      [count, difference = SavedTensor("mse_loss", difference)](const Tensor& dy,
+                                                                Needs needs) -> Tensors {
+        const Tensor slope = raw::binary("mse_loss", Binary::mul, difference.get(), 2 / count);
+        const Tensor da = raw::binary("mse_loss", Binary::mul, slope, dy);
+        return {da, needs[1] ? raw::unary("mse_loss", kernels::Unary::neg, da) : Tensor()};
+      });
+}
+
+}  // namespace quern

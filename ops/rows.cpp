@@ -1,0 +1,106 @@
+#include "quern/ops/rows.h"
+
+#include <algorithm>
+
+#include "quern/tensor/raw.h"
+
+namespace quern {
+namespace {
+
+constexpr int64_t kColumns = 16;     // rows gathered together: a cache line of f32 at each step
+constexpr int64_t kGrain = 1 << 14;  // elements of a cell
+
+template <class T>
+void gather(const T* x, int64_t n, int64_t inner, int64_t columns, T* rows) {
+  for (int64_t k = 0; k < n; ++k)
+    for (int64_t c = 0; c < columns; ++c) rows[c * n + k] = x[k * inner + c];
+}
+
+template <class T>
+void scatter(const T* rows, int64_t n, int64_t inner, int64_t columns, T* y) {
+  for (int64_t k = 0; k < n; ++k)
+    for (int64_t c = 0; c < columns; ++c) y[k * inner + c] = rows[c * n + k];
+}
+
+template <class T>
+void rows_of(const Along& s, const T* x, const T* dy, T* y,
+             FunctionRef<void(const RowData&)> body) {
+  if (s.inner == 1) {
+    const auto at = [&s](auto* p, int64_t row) { return p ? p + row * s.n : nullptr; };
+    parallel_chunks(s.outer, std::max<int64_t>(1, kGrain / s.n), [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) body({r, at(x, r), at(dy, r), at(y, r)});
+    });
+    return;
+  }
+  const int64_t blocks = (s.inner + kColumns - 1) / kColumns;
+  const int64_t group = std::max<int64_t>(1, kGrain / (s.n * kColumns));
+  parallel_chunks(s.outer * blocks, group, [&](int64_t begin, int64_t end) {
+    const int64_t size = s.n * kColumns;
+    const Workspace scratch(3 * size * static_cast<int64_t>(sizeof(T)));
+    T* const xs = scratch.as<T>();
+    T* const dys = dy ? xs + size : nullptr;
+    T* const ys = y ? xs + 2 * size : nullptr;
+    for (int64_t cell = begin; cell < end; ++cell) {
+      const int64_t o = cell / blocks, i = cell % blocks * kColumns;
+      const int64_t columns = std::min(kColumns, s.inner - i), first = o * s.n * s.inner + i;
+      gather(x + first, s.n, s.inner, columns, xs);
+      if (dy) gather(dy + first, s.n, s.inner, columns, dys);
+      for (int64_t c = 0; c < columns; ++c)
+        body({o * s.inner + i + c, xs + c * s.n, dy ? dys + c * s.n : nullptr,
+              y ? ys + c * s.n : nullptr});
+      if (y) scatter(ys, s.n, s.inner, columns, y + first);
+    }
+  });
+}
+
+}  // namespace
+
+Along along(const Tensor& dense, int dim) {
+  const bool last = dense.format() == MemoryFormat::channels_last;
+  const Dims order = last ? Dims{0, 2, 3, 1} : Dims{0, 1, 2, 3, 4, 5, 6, 7};
+  Along s{1, 1, 1};
+  bool seen = false;
+  for (int i = 0; i < dense.dim(); ++i) {
+    const int d = static_cast<int>(order[i]);
+    (d == dim ? s.n : seen ? s.inner : s.outer) *= dense.shape()[d];
+    seen = seen || d == dim;
+  }
+  return s;
+}
+
+void for_each_row(const Along& shape, int64_t itemsize, const void* x, const void* dy, void* y,
+                  FunctionRef<void(const RowData&)> body) {
+  const auto run = [&]<class T>(T) {
+    rows_of(shape, static_cast<const T*>(x), static_cast<const T*>(dy), static_cast<T*>(y), body);
+  };
+  switch (itemsize) {
+    case 1: return run(uint8_t{});
+    case 2: return run(uint16_t{});
+    case 4: return run(uint32_t{});
+    default: return run(uint64_t{});
+  }
+}
+
+Tensor scatter_along(const Shape& shape, MemoryFormat format, int dim, const Tensor& dy,
+                     const Tensor& indices) {
+  const Tensor dx = zeros(shape, dy.dtype(), format);
+  const Tensor from = raw::contiguous(dy, format), to = raw::contiguous(indices, format);
+  const Along s = along(dx, dim);
+  const int64_t taken = dy.shape()[dim];
+  const int64_t* index = to.data<int64_t>();
+  visit_floating("scatter", dy.dtype(), [&]<class T>(std::type_identity<T>) {
+    const T* in = from.data<T>();
+    T* out = dx.data<T>();
+    parallel_chunks(s.outer, std::max<int64_t>(1, kGrain / std::max<int64_t>(1, taken * s.inner)),
+                    [=](int64_t begin, int64_t end) {
+                      for (int64_t o = begin; o < end; ++o)
+                        for (int64_t k = o * taken; k < (o + 1) * taken; ++k)
+                          for (int64_t i = 0; i < s.inner; ++i)
+                            out[(o * s.n + index[k * s.inner + i]) * s.inner + i] =
+                                in[k * s.inner + i];
+                    });
+  });
+  return dx;
+}
+
+}  // namespace quern

@@ -1,0 +1,189 @@
+#include "quern/ops/sum.h"
+
+#include <algorithm>
+#include <bitset>
+
+#include "quern/autograd/node.h"
+#include "quern/ops/autocast.h"
+#include "quern/ops/elementwise.h"
+#include "quern/ops/kernels/reduce/row_registry.h"
+#include "quern/tensor/parallel.h"
+#include "quern/tensor/raw.h"
+#include "quern/tensor/verbose.h"
+
+namespace quern {
+namespace {
+
+using namespace kernels;
+using Mask = std::bitset<kMaxDims>;
+
+constexpr int64_t kRow = 1 << 16;      // elements of a row that one call sums
+constexpr int64_t kRows = 256;         // rows that one call adds up, each column one by one
+constexpr int64_t kColumns = 1 << 12;  // of as many columns
+constexpr int64_t kGrain = 1 << 15;    // elements of a cell
+
+DType accumulator(DType dtype) {
+  return !is_floating(dtype) ? DType::i64 : dtype == DType::f64 ? DType::f64 : DType::f32;
+}
+
+Mask reduced_dims(std::string_view op, const Tensor& x, const Dims& dims) {
+  check(x.defined(), op, "x: expected a defined tensor, got undefined");
+  Mask mask;
+  for (int64_t dim : dims) {
+    const auto d = static_cast<size_t>(normalize_dim(op, dim, x.dim()));
+    check(!mask[d], op, "dims: expected each dimension once, got {}", dims);
+    mask.set(d);
+  }
+  return dims.empty() ? ~Mask() : mask;
+}
+
+Shape keepdim_shape(const Tensor& x, const Mask& reduced) {
+  Shape shape = x.shape();
+  for (int d = 0; d < shape.size(); ++d)
+    if (reduced[static_cast<size_t>(d)]) shape[d] = 1;
+  return shape;
+}
+
+/// Elements of x as they lie in memory, [outer][n][inner], to be summed over n.
+struct Span {
+  Tensor x;  // any shape
+  int64_t outer, n, inner;
+};
+
+void sum_integers(const Span& s, int64_t* y) {
+  const int64_t* x = static_cast<const int64_t*>(s.x.raw());
+  std::fill_n(y, s.outer * s.inner, 0);
+  for (int64_t o = 0; o < s.outer; ++o)
+    for (int64_t k = 0; k < s.n; ++k, x += s.inner)
+      for (int64_t i = 0; i < s.inner; ++i) y[o * s.inner + i] += x[i];
+}
+
+/// [outer][inner] sums in the accumulator's dtype. Long sums are cut into parts by length alone, and the
+/// parts' sums summed in turn.
+Tensor sum_span(std::string_view op, const Span& s) {
+  const DType dtype = s.x.dtype(), total = accumulator(dtype);
+  if (s.n == 0 || dtype == DType::i64) {
+    Tensor y = zeros({s.outer * s.inner}, total);
+    if (s.n > 0) sum_integers(s, y.data<int64_t>());
+    return y;
+  }
+  const bool row = s.inner == 1;
+  const int64_t part = row ? kRow : kRows, parts = (s.n + part - 1) / part;
+  const int64_t strip = row ? 1 : std::min(s.inner, kColumns);
+  const int64_t strips = (s.inner + strip - 1) / strip;
+  const RowKernel& kernel = select_row(op, row ? RowOp::sum : RowOp::sum_rows, dtype);
+  const Tensor y = empty({s.outer * parts * s.inner}, total);
+  const auto* from = static_cast<const std::byte*>(s.x.raw());
+  auto* to = static_cast<std::byte*>(y.raw());
+
+  const int64_t group = std::max<int64_t>(1, kGrain / (std::min(s.n, part) * strip));
+  parallel_chunks(s.outer * parts * strips, group, [&](int64_t begin, int64_t end) {
+    for (int64_t cell = begin; cell < end; ++cell) {
+      const int64_t o = cell / (parts * strips), first = cell / strips % parts * part;
+      const int64_t column = cell % strips * strip;
+      const int64_t count = std::min(part, s.n - first);
+      Row r{.n = row ? count : std::min(strip, s.inner - column)};
+      r.x = from + ((o * s.n + first) * s.inner + column) * itemsize(dtype);
+      r.out = to + (cell / strips * s.inner + column) * itemsize(total);
+      r.rows = count, r.stride = s.inner;
+      kernel.run(r);
+    }
+  });
+  return parts == 1 ? y : sum_span(op, {y, s.outer, parts, s.inner});
+}
+
+/// Σ x in the accumulator's dtype, reduced dimensions kept, in x's format.
+Tensor sum_kept(std::string_view op, const Tensor& t, const Mask& reduced) {
+  VerboseOp line(op);
+  Tensor x = is_floating(t.dtype()) ? t : raw::to(t, DType::i64);
+  x = raw::contiguous(x, t.format());
+  if (line) line.set("rows", to_string(x.shape()), fmt::format("{}:{}", t.dtype(), t.format()));
+  const bool last = x.format() == MemoryFormat::channels_last;
+  const Dims order = last ? Dims{0, 2, 3, 1} : Dims{0, 1, 2, 3, 4, 5, 6, 7};
+  const Shape kept = keepdim_shape(x, reduced);
+
+  // From the innermost dimension out, neighbours that are reduced go in one step.
+  Tensor y = x;
+  int64_t outer = x.numel(), inner = 1;
+  bool empty_sum = x.numel() == 0;
+  for (int i = x.dim() - 1; i >= 0 && !empty_sum;) {
+    const auto size = [&](int k) { return x.shape()[static_cast<int>(order[k])]; };
+    const auto goes = [&](int k) { return reduced[static_cast<size_t>(order[k])]; };
+    if (!goes(i)) {
+      outer /= size(i), inner *= size(i), --i;
+      continue;
+    }
+    int64_t n = 1;
+    for (; i >= 0 && goes(i); --i) n *= size(i);
+    outer /= n;
+    if (n > 1 || y.dtype() != accumulator(y.dtype())) y = sum_span(op, {y, outer, n, inner});
+  }
+  if (empty_sum) y = zeros({numel(kept)}, accumulator(x.dtype()));
+  y = raw::to(y, accumulator(x.dtype()));
+  return raw::as_strided(y, kept, last ? channels_last_strides(kept) : contiguous_strides(kept),
+                         y.offset());
+}
+
+/// `kept` as the caller wants it.
+Tensor finish(const Tensor& kept, const Mask& reduced, bool keepdim, DType dtype) {
+  Tensor y = raw::to(kept, dtype);
+  if (keepdim) return y;
+  for (int d = kept.dim() - 1; d >= 0; --d)
+    if (reduced[static_cast<size_t>(d)]) y = raw::squeeze(y, d);
+  return raw::contiguous(y);
+}
+
+/// dy, of the reduced shape, for every element of the shape that was summed.
+Tensor spread(const Tensor& dy, const Shape& kept, const Shape& shape) {
+  return raw::expand(raw::reshape(dy, kept), shape);
+}
+
+}  // namespace
+
+namespace raw {
+
+Tensor sum(std::string_view op, const Tensor& x, const Dims& dims, bool keepdim) {
+  const Mask reduced = reduced_dims(op, x, dims);
+  const DType dtype = is_floating(x.dtype()) ? x.dtype() : DType::i64;
+  return finish(sum_kept(op, x, reduced), reduced, keepdim, dtype);
+}
+
+Tensor sum_to(const Tensor& t, const Shape& shape) {
+  if (t.shape() == shape) return t;
+  const int lead = t.dim() - shape.size();
+  Mask reduced;
+  for (int d = 0; d < t.dim(); ++d)
+    if (d < lead || shape[d - lead] != t.shape()[d]) reduced.set(static_cast<size_t>(d));
+  return reshape(sum_kept("sum_to", t, reduced), shape);
+}
+
+}  // namespace raw
+
+Tensor sum(const Tensor& x) { return sum(x, Dims(), false); }
+Tensor mean(const Tensor& x) { return mean(x, Dims(), false); }
+
+Tensor sum(const Tensor& input, const Dims& dims, bool keepdim) {
+  const Tensor x = autocast::widen(input);
+  Tensor y = raw::sum("sum", x, dims, keepdim);
+  const Shape kept = keepdim_shape(x, reduced_dims("sum", x, dims));
+  return record("sum", y, {x}, [kept, shape = x.shape()](const Tensor& dy, Needs) -> Tensors {
+    return {spread(dy, kept, shape)};
+  });
+}
+
+Tensor mean(const Tensor& input, const Dims& dims, bool keepdim) {
+  const Tensor x = autocast::widen(input);
+  const Mask reduced = reduced_dims("mean", x, dims);
+  check(is_floating(x.dtype()), "mean", "x: expected bf16, f32 or f64, got {}", describe(x));
+  const Shape kept = keepdim_shape(x, reduced);
+  check(x.numel() > 0, "mean", "x: expected at least one element, got {}", describe(x));
+  const double count = static_cast<double>(x.numel() / numel(kept));
+  const Tensor total = sum_kept("mean", x, reduced);
+  Tensor y = finish(raw::binary("mean", Binary::div, total, count), reduced, keepdim, x.dtype());
+  return record("mean", y, {x},
+                [kept, count, shape = x.shape()](const Tensor& dy, Needs) -> Tensors {
+                  return {spread(raw::binary("mean", Binary::div, dy, count), kept, shape)};
+                });
+}
+
+}  // namespace quern
