@@ -22,6 +22,17 @@ std::byte* at(void* data, int64_t elements, int64_t item) {
   return static_cast<std::byte*>(data) + elements * item;
 }
 
+/// parallel_for, with so many cells a thread at a time that one is worth waking for: `work` is the
+/// multiplications, or copied elements, of a cell.
+template <class F>
+void parallel_cells(int64_t cells, int64_t work, F&& body) {
+  constexpr int64_t kWork = 1 << 16;
+  parallel_chunks(cells, kWork / std::clamp<int64_t>(work, 1, kWork),
+                  [&](int64_t begin, int64_t end) {
+                    for (int64_t cell = begin; cell < end; ++cell) body(cell);
+                  });
+}
+
 /// How a problem is cut, by its shape alone. A cell, mc×nc of C, is one thread's work; k goes in
 /// blocks of kc, so that a panel of B (kc·nr elements) stays in L1 while the tiles of a cell's rows
 /// go by, and the cell's rows of A (mc·kc) stay in L2 while its panels do.
@@ -185,7 +196,7 @@ void pack_batch(const GemmKernel& kernel, const GemmOperand& b, int64_t batch, i
                 void* panels) {
   const int64_t depth = round_up(512, kernel.k_multiple), item = itemsize(kernel.b);
   const int64_t depths = ceil_div(k, depth), count = panel_count(kernel, n);
-  parallel_for(batch * count * depths, [&](int64_t cell) {
+  parallel_cells(batch * count * depths, kernel.nr * std::min(depth, k), [&](int64_t cell) {
     const int64_t l = cell / depths / count, panel = cell / depths % count,
                   p = cell % depths * depth;
     const int64_t j = panel * kernel.nr;
@@ -221,7 +232,8 @@ void gemm(const GemmKernel& kernel, const GemmProblem& p) {
     panels = packed->as<void>();
   }
   const Blocks blocks(kernel, p);
-  parallel_for(p.batch * blocks.rows * blocks.columns, [&](int64_t cell) {
+  const int64_t cells = p.batch * blocks.rows * blocks.columns;
+  parallel_cells(cells, blocks.mc * blocks.nc * p.k, [&](int64_t cell) {
     const int64_t batch = cell / blocks.columns / blocks.rows;
     const int64_t i0 = cell / blocks.columns % blocks.rows * blocks.mc;
     const int64_t j0 = cell % blocks.columns * blocks.nc;

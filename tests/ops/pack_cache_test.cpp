@@ -1,0 +1,112 @@
+#include "quern/ops/pack_cache.h"
+
+#include <doctest/doctest.h>
+
+#include <thread>
+#include <vector>
+
+#include "quern/ops/kernels/gemm/gemm_registry.h"
+#include "quern/tensor/raw.h"
+
+using namespace quern;
+
+namespace {
+
+constexpr int64_t kBytes = 64;
+
+/// Asks for a copy whose first byte is `mark`; says what came and whether it was made now.
+struct Asked {
+  int mark;
+  bool made;
+  bool operator==(const Asked&) const = default;
+};
+Asked ask(const Tensor& weight, int mark, std::string_view layout = "test",
+          const Dims& parameters = {}) {
+  bool made = false;
+  const auto copy = packed_copy(
+      weight, layout, *kernels::gemm_kernels()[0], kBytes,
+      [&](void* to) {
+        *static_cast<char*>(to) = static_cast<char>(mark);
+        made = true;
+      },
+      parameters);
+  return {static_cast<int>(copy->data()[0]), made};
+}
+
+struct Fresh {
+  Fresh() { clear_pack_cache(); }
+  ~Fresh() {
+    clear_pack_cache();
+    set_pack_cache_limits(512, int64_t{1} << 30);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a packed copy is kept from the second time, until the weight changes") {
+  const Fresh fresh;
+  const Tensor weight = zeros({4});
+  CHECK(ask(weight, 1) == Asked{1, true});
+  CHECK(pack_cache_stats().entries == 0);
+  CHECK(ask(weight, 2) == Asked{2, true});
+  CHECK(ask(weight, 3) == Asked{2, false});
+  CHECK(pack_cache_stats().entries == 1);
+  CHECK(pack_cache_stats().bytes >= kBytes);
+  raw::fill_(weight, 1);
+  CHECK(ask(weight, 4) == Asked{4, true});
+  CHECK(pack_cache_stats().entries == 0);  // the stale one is gone
+  CHECK(ask(weight, 5) == Asked{5, true});
+  CHECK(ask(weight, 6) == Asked{5, false});
+  CHECK(pack_cache_stats().hits == 2);
+  CHECK(pack_cache_stats().misses == 4);
+}
+
+TEST_CASE("copies of different layouts, parameters and views are different") {
+  const Fresh fresh;
+  const Tensor weight = zeros({4, 4});
+  for (int round = 0; round < 3; ++round) {
+    const bool made = round < 2;
+    const auto expect = [&](int mark) { return Asked{made ? 10 * round + mark : 10 + mark, made}; };
+    CHECK(ask(weight, 10 * round + 1) == expect(1));
+    CHECK(ask(weight, 10 * round + 2, "other") == expect(2));
+    CHECK(ask(weight, 10 * round + 3, "test", {7}) == expect(3));
+    CHECK(ask(raw::transpose(weight, 0, 1), 10 * round + 4) == expect(4));
+    CHECK(ask(raw::slice(weight, 0, 1, 3), 10 * round + 5) == expect(5));
+  }
+  CHECK(ask(raw::alias(weight), 0) == Asked{11, false});
+}
+
+TEST_CASE("the pack cache stays within its bounds and forgets dead weights") {
+  const Fresh fresh;
+  std::vector<Tensor> weights;
+  for (int i = 0; i < 6; ++i) weights.push_back(zeros({4}));
+  set_pack_cache_limits(4, int64_t{1} << 30);
+  for (const Tensor& weight : weights) ask(weight, 0), ask(weight, 0);
+  CHECK(pack_cache_stats().entries == 4);
+  CHECK(!ask(weights[5], 0).made);
+  CHECK(ask(weights[0], 0).made);  // the least recently used went first
+  const int64_t each = pack_cache_stats().bytes / pack_cache_stats().entries;
+  set_pack_cache_limits(512, 2 * each);
+  CHECK(pack_cache_stats().entries == 2);
+  CHECK(pack_cache_stats().bytes == 2 * each);
+  weights.clear();
+  const Tensor last = zeros({4});
+  ask(last, 0);
+  CHECK(pack_cache_stats().entries == 0);
+  CHECK(pack_cache_stats().bytes == 0);
+}
+
+TEST_CASE("threads may ask for packed copies at once") {
+  const Fresh fresh;
+  const Tensor a = zeros({4}), b = zeros({4});
+  std::vector<int> wrong(4);
+  {
+    std::vector<std::jthread> threads;
+    for (int& count : wrong)
+      threads.emplace_back([&] {
+        for (int i = 0; i < 200; ++i) count += ask(a, 1).mark != 1 || ask(b, 2).mark != 2;
+      });
+  }
+  CHECK(wrong == std::vector<int>(4));
+  CHECK(pack_cache_stats().entries == 2);
+}
