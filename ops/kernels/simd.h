@@ -88,14 +88,22 @@ void store(bfloat16* p, Vec<bfloat16, Arch> v) {
   __builtin_memcpy(static_cast<void*>(p), &half, sizeof(half));
 }
 
+inline void widen_one(const double* p, double* to) { *to = *p; }
+inline void widen_one(const float* p, float* to) { *to = *p; }
+inline void widen_one(const bfloat16* p, float* to) {
+  uint16_t half;
+  __builtin_memcpy(&half, p, sizeof(half));
+  const uint32_t word = uint32_t{half} << 16;
+  __builtin_memcpy(to, &word, sizeof(word));
+}
+
 /// The first n lanes from p, `fill` in the others; reads nothing beyond p[n-1].
 template <class Arch, class T>
 Vec<T, Arch> load_n(const T* p, int64_t n, Vec<T, Arch> fill = Vec<T, Arch>(0)) {
-  alignas(64) T padded[kLanes<T, Arch>];
+  alignas(64) Wide<T> padded[kLanes<T, Arch>];
   store<Arch>(padded, fill);
-  for (int64_t i = 0; i < n; ++i)
-    __builtin_memcpy(static_cast<void*>(padded + i), p + i, sizeof(T));
-  return load<Arch>(static_cast<const T*>(padded));
+  for (int64_t i = 0; i < n; ++i) widen_one(p + i, padded + i);
+  return load<Arch>(static_cast<const Wide<T>*>(padded));
 }
 
 /// The first n lanes to p; writes nothing beyond p[n-1].
