@@ -10,7 +10,9 @@ void check_defined(std::string_view op, const Tensor& t) {
   check(t.defined(), op, "tensor: expected a defined tensor, got undefined");
 }
 
+/// Without elements there is nothing to skip, and nothing that an offset could point at.
 Tensor view(const Tensor& t, const Shape& shape, const Strides& strides, int64_t offset) {
+  if (numel(shape) == 0) offset = t.offset();
   return Tensor(t.storage(), shape, strides, offset, t.dtype());
 }
 
@@ -112,8 +114,7 @@ Tensor slice(const Tensor& t, int64_t dim, int64_t start, int64_t end, int64_t s
   Strides strides = t.strides();
   shape[d] = count / step + (count % step != 0);
   if (shape[d] > 1) strides[d] *= step;
-  const int64_t skipped = shape[d] > 0 ? first * t.strides()[d] : 0;
-  return view(t, shape, strides, t.offset() + skipped);
+  return view(t, shape, strides, t.offset() + first * t.strides()[d]);
 }
 
 Tensor select(const Tensor& t, int64_t dim, int64_t index) {

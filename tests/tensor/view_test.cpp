@@ -44,6 +44,8 @@ TEST_CASE("slice") {
   CHECK(ints(raw::slice(t, 1, 0, INT64_MAX, INT64_MAX)) == Ints{0, 5});
   CHECK(raw::slice(t, 1, 3, 2).shape() == Shape{2, 0});
   CHECK(raw::slice(t, 1, 5, 9).shape() == Shape{2, 0});
+  CHECK(raw::slice(zeros({5, 0}), 0, 2, 5).shape() == Shape{3, 0});
+  CHECK(raw::select(zeros({5, 0}), 0, 4).shape() == Shape{0});
   CHECK(ints(raw::slice(t, 1, INT64_MIN, 1)) == Ints{0, 5});
   CHECK(shares(raw::slice(t, 1, 1, 3), t));
   CHECK_THROWS_WITH_AS(raw::slice(t, 1, 0, 5, 0), "[slice] step: expected at least 1, got 0",
