@@ -39,10 +39,9 @@ Tensors analytic(const std::function<Tensor(const Tensors&)>& f, Tensors inputs,
   }
   const GradMode recording(true);
   f(inputs).backward(dy);
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    grads.push_back(inputs[i].grad());
+  for (const Tensor& x : inputs) grads.push_back(x.grad());
+  for (size_t i = inputs.size(); i-- > 0;)  // backwards: an input may stand there twice
     inputs[i].set_grad(before[i]);
-  }
   return grads;
 }
 
