@@ -117,10 +117,12 @@ TapEngine<T>::TapEngine(const TapConv& conv, const GemmKernel& gemm, const T* so
     return Scratch(y, x, rows).image() * pitch_ * item;
   });
   // Too few cells: first split the panels, then the block's images or rows.
-  parts_ = std::clamp<int64_t>(ceil_div(kMinCells, grid_.count()), 1, panels_);
-  while (grid_.count() * parts_ < kMinCells && grid_.block_images > 1)
+  const int64_t wanted = wanted_cells(conv.images * y.longest_phase() * x.longest_phase() * k_ *
+                                      max_taps() * output_total_);
+  parts_ = std::clamp<int64_t>(ceil_div(wanted, grid_.count()), 1, panels_);
+  while (grid_.count() * parts_ < wanted && grid_.block_images > 1)
     grid_.block_images = ceil_div(grid_.block_images, 2);
-  while (grid_.count() * parts_ < kMinCells && grid_.block_rows > 2)
+  while (grid_.count() * parts_ < wanted && grid_.block_rows > 2)
     grid_.block_rows = ceil_div(grid_.block_rows, 2);
 }
 

@@ -43,7 +43,7 @@ void pack_weight(const ConvPlan& plan, const void* weight, void* packed) {
   const int64_t product = panel_elements(gemm, conv.k());  // items of one tap's panel
   const int64_t fold = conv.folded ? kw : 1;               // taps of one product
 
-  parallel_for(conv.groups * panels, [&](int64_t cell) {
+  const auto pack_panel = [&](int64_t cell) {
     const int64_t group = cell / panels, first = cell % panels * gemm.nr;
     const int64_t n = std::min<int64_t>(gemm.nr, conv.output_channels - first);
     const auto* from = static_cast<const std::byte*>(weight) +
@@ -54,6 +54,10 @@ void pack_weight(const ConvPlan& plan, const void* weight, void* packed) {
       pack_panel_rows(gemm, from + tap * item, matrix.k_stride, matrix.n_stride,
                       conv.source_channels, n, tap % fold * conv.source_channels,
                       panel + tap / fold * product * item);
+  };
+  const int64_t grain = ceil_div(1 << 14, conv.kernel_taps() * product);
+  parallel_chunks(conv.groups * panels, grain, [&](int64_t begin, int64_t end) {
+    for (int64_t cell = begin; cell < end; ++cell) pack_panel(cell);
   });
 }
 

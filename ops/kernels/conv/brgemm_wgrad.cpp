@@ -137,7 +137,8 @@ void WgradEngine<T>::choose_split() {
     return (a + rows * round_up(p_.ow, gemm_.k_multiple) * max_outputs_) *
            static_cast<int64_t>(sizeof(T));
   });
-  const int64_t wanted = ceil_div(kMinCells, p_.groups * row_parts_ * output_parts_);
+  const int64_t cells = wanted_cells(p_.n * p_.oh * p_.ow * icg_ * p_.oc * p_.kh * p_.kw);
+  const int64_t wanted = ceil_div(cells, p_.groups * row_parts_ * output_parts_);
   // Partial sums cost memory traffic: no more of them than x and dy themselves.
   const int64_t affordable =
       1 + (p_.n * (p_.ic * p_.ih * p_.iw + p_.oc * p_.oh * p_.ow)) / (p_.oc * icg_ * taps);
