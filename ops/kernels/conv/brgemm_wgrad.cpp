@@ -117,16 +117,14 @@ WgradEngine<T>::WgradEngine(const ConvProblem& problem, const GemmKernel& gemm, 
 template <class T>
 void WgradEngine<T>::choose_split() {
   const int64_t l2 = cache_sizes().l2, taps = tap_rows_ * tap_columns_;
-  // Channels are split until a cell's sums fit half of L2, then pixels until there are enough
-  // cells.
-  row_parts_ = output_parts_ = 1;
+  // Channels are split until a cell's sums fit in L2: rows of A first, since every range of output
+  // channels transposes x again and copying dy again is cheap. Then pixels, for enough cells.
   max_rows_ = a_rows_, max_outputs_ = round_up(ocg_, gemm_.nr);
-  while (sums_items() * static_cast<int64_t>(sizeof(Acc)) > l2 / 2) {
-    if (max_outputs_ > gemm_.nr && max_outputs_ >= max_rows_)
-      max_outputs_ = round_up(ceil_div(max_outputs_, 2), gemm_.nr);
-    else if (max_rows_ > gemm_.mr) max_rows_ = ceil_div(max_rows_, 2);
-    else break;
-  }
+  const auto too_large = [&] { return sums_items() * static_cast<int64_t>(sizeof(Acc)) > l2; };
+  for (int64_t tiles = ceil_div(a_rows_, gemm_.mr); tiles > 4 && too_large(); --tiles)
+    max_rows_ = std::min(max_rows_, tiles * gemm_.mr);
+  while (max_outputs_ > gemm_.nr && too_large())
+    max_outputs_ = round_up(ceil_div(max_outputs_, 2), gemm_.nr);
   row_parts_ = ceil_div(a_rows_, max_rows_);
   output_parts_ = ceil_div(panel_count(gemm_, ocg_), max_outputs_ / gemm_.nr);
   max_rows_ = ceil_div(a_rows_, row_parts_);
@@ -153,9 +151,9 @@ void WgradEngine<T>::choose_split() {
 template <class T>
 int64_t WgradEngine<T>::row_items(const Block& block) const {
   const int64_t positions = Scratch(y_axis_, x_axes_[0], block.rows).image() * block.images;
-  const int64_t beyond = run_length(block);
-  return without_collisions(gemm_,
-                            round_up(positions + beyond, 64 / static_cast<int64_t>(sizeof(T))));
+  // An odd number of cache lines: rows of A spread over all sets.
+  const int64_t line = 64 / static_cast<int64_t>(sizeof(T));
+  return (ceil_div(positions + run_length(block), line) | 1) * line;
 }
 
 template <class T>
@@ -295,21 +293,32 @@ void WgradEngine<T>::multiply(const Cell& cell, const Block& block, const T* a, 
 }
 
 /// dw of some rows of A and output channels: the partial sums of the ranges of pixels, in their
-/// order.
+/// order. They are read along output channels and written along input channels and taps, some rows
+/// at a time.
 template <class T>
 void WgradEngine<T>::merge(int64_t group, int64_t rows, int64_t outputs, Acc* dw) const {
   const Cell first = cell(group, 0, rows, outputs);
-  const int64_t next =
+  const int64_t range =
       row_parts_ * output_parts_ * sums_items();  // from one range's sums to the next
-  for (int64_t o = 0; o < first.outputs.size; ++o) {
-    for (int64_t row = 0; row < first.rows.size; ++row) {
-      const int64_t fold = (first.rows.begin + row) / icg_, c = (first.rows.begin + row) % icg_;
-      Acc* to = dw + ((group * ocg_ + first.outputs.begin + o) * icg_ + c) * p_.kh * p_.kw;
-      for (int64_t tap = 0; tap < tap_rows_ * tap_columns_; ++tap) {
-        const Acc* from = first.sums + (tap * max_rows_ + row) * max_outputs_ + o;
-        Acc sum = from[0];
-        for (int64_t part = 1; part < pixel_parts_; ++part) sum += from[part * next];
-        to[x_axes_.size() > 1 ? tap * p_.kw + fold : tap] = sum;
+  const int64_t taps = tap_rows_ * tap_columns_, at_once = 16;
+  std::vector<Acc> sums(static_cast<size_t>(at_once * taps * max_outputs_));
+  for (int64_t row0 = 0; row0 < first.rows.size; row0 += at_once) {
+    const int64_t count = std::min(at_once, first.rows.size - row0);
+    for (int64_t tap = 0; tap < taps; ++tap) {
+      const Acc* from = first.sums + (tap * max_rows_ + row0) * max_outputs_;
+      Acc* to = sums.data() + tap * at_once * max_outputs_;
+      std::copy_n(from, count * max_outputs_, to);
+      for (int64_t part = 1; part < pixel_parts_; ++part)
+        for (int64_t i = 0; i < count * max_outputs_; ++i) to[i] += from[part * range + i];
+    }
+    for (int64_t o = 0; o < first.outputs.size; ++o) {
+      Acc* to = dw + (group * ocg_ + first.outputs.begin + o) * icg_ * p_.kh * p_.kw;
+      for (int64_t row = 0; row < count; ++row) {
+        const int64_t fold = (first.rows.begin + row0 + row) / icg_;
+        const int64_t c = (first.rows.begin + row0 + row) % icg_;
+        for (int64_t tap = 0; tap < taps; ++tap)
+          to[c * p_.kh * p_.kw + (x_axes_.size() > 1 ? tap * p_.kw + fold : tap)] =
+              sums[static_cast<size_t>((tap * at_once + row) * max_outputs_ + o)];
       }
     }
   }

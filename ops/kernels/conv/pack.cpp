@@ -38,15 +38,17 @@ void transpose_square(const T* src, int64_t src_stride, T* dst, int64_t dst_stri
     rows[i].store_unaligned(dst + static_cast<int64_t>(i) * dst_stride);
 }
 
-/// dst[i][j] = src[j][i], dst rows × cols.
+/// dst[i][j] = src[j][i], dst rows × cols. A strip of columns fills whole cache lines of dst.
 template <class T>
 void transpose(const T* src, int64_t src_stride, T* dst, int64_t dst_stride, int64_t rows,
                int64_t cols) {
-  constexpr int64_t side = xsimd::batch<T>::size;
+  constexpr int64_t side = xsimd::batch<T>::size, strip = 64 / sizeof(T);
   const int64_t whole_rows = rows / side * side, whole_cols = cols / side * side;
-  for (int64_t j = 0; j < whole_cols; j += side)
+  for (int64_t begin = 0; begin < whole_cols; begin += strip)
     for (int64_t i = 0; i < whole_rows; i += side)
-      transpose_square(src + j * src_stride + i, src_stride, dst + i * dst_stride + j, dst_stride);
+      for (int64_t j = begin; j < std::min(begin + strip, whole_cols); j += side)
+        transpose_square(src + j * src_stride + i, src_stride, dst + i * dst_stride + j,
+                         dst_stride);
   for (int64_t i = 0; i < rows; ++i)
     for (int64_t j = i < whole_rows ? whole_cols : 0; j < cols; ++j)
       dst[i * dst_stride + j] = src[j * src_stride + i];
@@ -113,6 +115,21 @@ void copy_block(const SourceCopy& copy, const Axis& y, const Axis& x, const Bloc
   }
 }
 
+/// A known count becomes a few vector moves instead of a call.
+template <int64_t kCount, class T>
+void copy_items(const T* __restrict src, T* __restrict dst) {
+  for (int64_t i = 0; i < kCount; ++i) dst[i] = src[i];
+}
+
+/// dst = a[0], b[0], a[1], b[1], ...
+template <class T>
+void interleave(const T* __restrict a, const T* __restrict b, int64_t n, T* __restrict dst) {
+  for (int64_t i = 0; i < n; ++i) {
+    dst[2 * i] = a[i];
+    dst[2 * i + 1] = b[i];
+  }
+}
+
 }  // namespace
 
 void copy_matrix(int64_t item, const void* src, int64_t row_stride, int64_t col_stride, void* dst,
@@ -133,15 +150,21 @@ void copy_block(const SourceCopy& copy, const Axis& y, const Axis& x, const Bloc
 void pack_panel_rows(const GemmKernel& kernel, const void* src, int64_t row_stride,
                      int64_t col_stride, int64_t k, int64_t n, int64_t row0, void* panel) {
   visit_item(itemsize(kernel.b), [&]<class T>(std::type_identity<T>) {
+    const T* from = static_cast<const T*>(src);
     const int64_t nr = kernel.nr, kr = kernel.kr;
-    for (int64_t i = 0; i < k; ++i) {
-      const T* from = static_cast<const T*>(src) + i * row_stride;
+    const auto at = [&](int64_t i) {
       const int64_t p = row0 + i;
-      T* to = static_cast<T*>(panel) + p / kr * nr * kr + p % kr;
-      if (col_stride == 1 && kr == 1) std::copy_n(from, n, to);
-      else
-        for (int64_t j = 0; j < n; ++j) to[j * kr] = from[j * col_stride];
+      return static_cast<T*>(panel) + p / kr * nr * kr + p % kr;
+    };
+    int64_t i = 0;
+    if (col_stride == 1 && kr == 1 && n == 32) {
+      for (; i < k; ++i) copy_items<32>(from + i * row_stride, at(i));
+    } else if (col_stride == 1 && kr == 2 && row0 % 2 == 0) {
+      for (; i + 1 < k; i += 2)
+        interleave(from + i * row_stride, from + (i + 1) * row_stride, n, at(i));
     }
+    for (; i < k; ++i)
+      for (int64_t j = 0; j < n; ++j) at(i)[j * kr] = from[i * row_stride + j * col_stride];
   });
 }
 
