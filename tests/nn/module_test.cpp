@@ -154,12 +154,9 @@ TEST_CASE("load_state_dict says all that is wrong and changes nothing") {
   TensorDict dict;
   for (const auto& [name, tensor] : pair.state_dict()) {
     if (name == "first.bias") continue;
-    if (name == "second.weight")
-      dict.insert(name, full({3, 2}, 9));
-    else if (name == "second.steps")
-      dict.insert(name, full({}, 9));
-    else
-      dict.insert(name, full(tensor.shape(), 9, tensor.dtype()));
+    if (name == "second.weight") dict.insert(name, full({3, 2}, 9));
+    else if (name == "second.steps") dict.insert(name, full({}, 9));
+    else dict.insert(name, full(tensor.shape(), 9, tensor.dtype()));
   }
   dict.insert("extra", ones({1}));
   std::string mismatched =

@@ -333,20 +333,11 @@ TEST_CASE("safetensors: a corrupt file loads or gives an Error") {
     for (size_t edits = 1 + below(3); edits > 0 && !bad.empty(); --edits) {
       size_t at = trial % 2 ? below(bad.size()) : below(std::min<size_t>(bad.size(), 300));
       switch (below(5)) {
-        case 0:
-          bad[at] = static_cast<char>(below(256));
-          break;
-        case 1:
-          bad.resize(at);
-          break;
-        case 2:
-          bad.insert(at, tokens[below(std::size(tokens))]);
-          break;
-        case 3:
-          bad.erase(at, 1 + below(8));
-          break;
-        default:
-          bad.replace(at, 1, tokens[below(std::size(tokens))]);
+        case 0: bad[at] = static_cast<char>(below(256)); break;
+        case 1: bad.resize(at); break;
+        case 2: bad.insert(at, tokens[below(std::size(tokens))]); break;
+        case 3: bad.erase(at, 1 + below(8)); break;
+        default: bad.replace(at, 1, tokens[below(std::size(tokens))]);
       }
     }
     if (trial % 3 == 0 && bad.size() >= 8)  // keep the length honest, to get past it

@@ -1,0 +1,155 @@
+#include "quern/nn/resnet.h"
+
+#include "quern/nn/init.h"
+#include "quern/ops/activation.h"
+#include "quern/ops/adaptive_avg_pool2d.h"
+#include "quern/ops/binary.h"
+#include "quern/ops/flatten.h"
+#include "quern/ops/max_pool2d.h"
+
+namespace quern::nn {
+namespace {
+
+Conv2d conv(int64_t inputs, int64_t outputs, int64_t kernel, int64_t stride = 1) {
+  return Conv2d(inputs, outputs, kernel, {.stride = stride, .padding = kernel / 2, .bias = false});
+}
+
+/// A branch of convolutions that is added to its input, or where the shape changes to a 1×1
+/// projection.
+class ResidualBlock : public Module {
+ public:
+  Tensor forward(const Tensor& x) override {
+    return relu(branch(x) + (downsample_ ? (*downsample_)(x) : x));
+  }
+
+ protected:
+  virtual Tensor branch(const Tensor& x) = 0;
+  void project(int64_t inputs, int64_t outputs, int64_t stride) {
+    if (stride == 1 && inputs == outputs) return;
+    downsample_ = &register_module(
+        "downsample", Sequential(conv(inputs, outputs, 1, stride), BatchNorm2d(outputs)));
+  }
+
+ private:
+  Sequential* downsample_ = nullptr;
+};
+
+class BasicBlock : public ResidualBlock {
+ public:
+  static constexpr int64_t kExpansion = 1;
+
+  BasicBlock(int64_t inputs, int64_t width, int64_t stride)
+      : conv1_(register_module("conv1", conv(inputs, width, 3, stride))),
+        bn1_(register_module("bn1", BatchNorm2d(width))),
+        conv2_(register_module("conv2", conv(width, width, 3))),
+        bn2_(register_module("bn2", BatchNorm2d(width))) {
+    project(inputs, width, stride);
+  }
+
+ private:
+  Tensor branch(const Tensor& x) override { return bn2_(conv2_(relu(bn1_(conv1_(x))))); }
+
+  Conv2d& conv1_;
+  BatchNorm2d& bn1_;
+  Conv2d& conv2_;
+  BatchNorm2d& bn2_;
+};
+
+class Bottleneck : public ResidualBlock {
+ public:
+  static constexpr int64_t kExpansion = 4;
+
+  Bottleneck(int64_t inputs, int64_t width, int64_t stride)
+      : conv1_(register_module("conv1", conv(inputs, width, 1))),
+        bn1_(register_module("bn1", BatchNorm2d(width))),
+        conv2_(register_module("conv2", conv(width, width, 3, stride))),
+        bn2_(register_module("bn2", BatchNorm2d(width))),
+        conv3_(register_module("conv3", conv(width, width * kExpansion, 1))),
+        bn3_(register_module("bn3", BatchNorm2d(width * kExpansion))) {
+    project(inputs, width * kExpansion, stride);
+  }
+
+ private:
+  Tensor branch(const Tensor& x) override {
+    return bn3_(conv3_(relu(bn2_(conv2_(relu(bn1_(conv1_(x))))))));
+  }
+
+  Conv2d& conv1_;
+  BatchNorm2d& bn1_;
+  Conv2d& conv2_;
+  BatchNorm2d& bn2_;
+  Conv2d& conv3_;
+  BatchNorm2d& bn3_;
+};
+
+int64_t expansion(ResNet::Block block) {
+  return block == ResNet::Block::basic ? BasicBlock::kExpansion : Bottleneck::kExpansion;
+}
+
+/// `depth` blocks, the first with the stride and the change of channels.
+Sequential stage(ResNet::Block block, int64_t inputs, int64_t width, int depth, int64_t stride) {
+  Sequential blocks;
+  for (int i = 0; i < depth; ++i) {
+    if (block == ResNet::Block::basic) blocks.add(BasicBlock(inputs, width, stride));
+    else blocks.add(Bottleneck(inputs, width, stride));
+    inputs = width * expansion(block);
+    stride = 1;
+  }
+  return blocks;
+}
+
+}  // namespace
+
+ResNet::ResNet(Block block, const std::array<int, 4>& depths, const ResNetOptions& options)
+    : conv1_(register_module("conv1", conv(3, 64, 7, 2))),
+      bn1_(register_module("bn1", BatchNorm2d(64))),
+      layer1_(register_module("layer1", stage(block, 64, 64, depths[0], 1))),
+      layer2_(register_module("layer2", stage(block, 64 * expansion(block), 128, depths[1], 2))),
+      layer3_(register_module("layer3", stage(block, 128 * expansion(block), 256, depths[2], 2))),
+      layer4_(register_module("layer4", stage(block, 256 * expansion(block), 512, depths[3], 2))),
+      fc_(register_module("fc", Linear(512 * expansion(block), options.num_classes))) {
+  for (auto& [name, module] : named_modules()) {
+    if (auto* c = dynamic_cast<Conv2d*>(module))
+      init::kaiming_normal_(c->weight,
+                            {.fan = init::Fan::out, .nonlinearity = init::Nonlinearity::relu});
+    bool ends_branch = name.ends_with(block == Block::basic ? ".bn2" : ".bn3");
+    if (options.zero_init_residual && ends_branch)
+      init::constant_(static_cast<BatchNorm2d&>(*module).weight, 0);
+  }
+}
+
+Tensor ResNet::forward(const Tensor& x) {
+  Tensor y = max_pool2d(relu(bn1_(conv1_(x))), 3, 2, 1);
+  y = layer4_(layer3_(layer2_(layer1_(y))));
+  return fc_(flatten(adaptive_avg_pool2d(y, 1), 1));
+}
+
+namespace {
+
+struct Variant {
+  std::string_view name;
+  ResNet::Block block;
+  std::array<int, 4> depths;
+};
+constexpr Variant kVariants[] = {
+    {"resnet18", ResNet::Block::basic, {2, 2, 2, 2}},
+    {"resnet34", ResNet::Block::basic, {3, 4, 6, 3}},
+    {"resnet50", ResNet::Block::bottleneck, {3, 4, 6, 3}},
+    {"resnet101", ResNet::Block::bottleneck, {3, 4, 23, 3}},
+    {"resnet152", ResNet::Block::bottleneck, {3, 8, 36, 3}},
+};
+
+}  // namespace
+
+ResNet resnet(std::string_view name, const ResNetOptions& options) {
+  for (const Variant& variant : kVariants)
+    if (variant.name == name) return ResNet(variant.block, variant.depths, options);
+  fail("resnet", fmt::format("name: expected resnet18, 34, 50, 101 or 152, got \"{}\"", name));
+}
+ResNet resnet18(const ResNetOptions& options) { return resnet("resnet18", options); }
+ResNet resnet34(const ResNetOptions& options) { return resnet("resnet34", options); }
+ResNet resnet50(const ResNetOptions& options) { return resnet("resnet50", options); }
+ResNet resnet101(const ResNetOptions& options) { return resnet("resnet101", options); }
+ResNet resnet152(const ResNetOptions& options) { return resnet("resnet152", options); }
+
+}  // namespace quern::nn

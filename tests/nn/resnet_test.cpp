@@ -1,0 +1,188 @@
+#include "quern/nn/resnet.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+
+#include "gradcheck_helper.h"
+#include "nn/temporary_folder.h"
+#include "quern/autograd/grad_mode.h"
+#include "quern/nn/loss.h"
+#include "quern/nn/safetensors.h"
+
+using namespace quern;
+
+namespace {
+
+int64_t count(const nn::Module& module) {
+  int64_t total = 0;
+  for (const Tensor& p : module.parameters()) total += p.numel();
+  return total;
+}
+
+/// A net of the same blocks, small enough to train in a test.
+nn::ResNet small(nn::ResNet::Block block, bool zero_init_residual = false) {
+  return nn::ResNet(block, {1, 1, 1, 1},
+                    {.num_classes = 10, .zero_init_residual = zero_init_residual});
+}
+
+}  // namespace
+
+TEST_CASE("resnet: parameters of the five variants") {
+  CHECK(count(nn::resnet18()) == 11'689'512);
+  CHECK(count(nn::resnet34()) == 21'797'672);
+  CHECK(count(nn::resnet50()) == 25'557'032);
+  CHECK(count(nn::resnet101()) == 44'549'160);
+  CHECK(count(nn::resnet152()) == 60'192'808);
+  CHECK(count(nn::resnet("resnet18", {.num_classes = 10})) == 11'689'512 - 990 * 513);
+  CHECK_THROWS_WITH_AS(nn::resnet("resnet51"),
+                       "[resnet] name: expected resnet18, 34, 50, 101 or 152, got \"resnet51\"",
+                       Error);
+}
+
+TEST_CASE("resnet50: torchvision's names, shapes and order") {
+  nn::ResNet net = nn::resnet50();
+  std::vector<std::pair<std::string, Shape>> expected;
+  auto conv = [&](std::string name, Shape shape) {
+    expected.emplace_back(name + ".weight", shape);
+  };
+  auto norm = [&](std::string name, int64_t n) {
+    for (const char* leaf : {".weight", ".bias", ".running_mean", ".running_var"})
+      expected.emplace_back(name + leaf, Shape{n});
+    expected.emplace_back(name + ".num_batches_tracked", Shape{});
+  };
+  conv("conv1", {64, 3, 7, 7});
+  norm("bn1", 64);
+  int64_t inputs = 64;
+  const int depths[] = {3, 4, 6, 3};
+  for (int stage = 0; stage < 4; ++stage)
+    for (int block = 0; block < depths[stage]; ++block) {
+      std::string prefix = fmt::format("layer{}.{}.", stage + 1, block);
+      int64_t width = 64 << stage;
+      conv(prefix + "conv1", {width, inputs, 1, 1});
+      norm(prefix + "bn1", width);
+      conv(prefix + "conv2", {width, width, 3, 3});
+      norm(prefix + "bn2", width);
+      conv(prefix + "conv3", {4 * width, width, 1, 1});
+      norm(prefix + "bn3", 4 * width);
+      if (block == 0) {
+        conv(prefix + "downsample.0", {4 * width, inputs, 1, 1});
+        norm(prefix + "downsample.1", 4 * width);
+      }
+      inputs = 4 * width;
+    }
+  expected.emplace_back("fc.weight", Shape{1000, 2048});
+  expected.emplace_back("fc.bias", Shape{1000});
+
+  TensorDict state = net.state_dict();
+  REQUIRE(state.size() == expected.size());
+  size_t i = 0;
+  for (const auto& [name, tensor] : state) {
+    CHECK(name == expected[i].first);
+    CHECK(tensor.shape() == expected[i].second);
+    CHECK(tensor.dtype() == (name.ends_with("tracked") ? DType::i64 : DType::f32));
+    ++i;
+  }
+  CHECK(net.parameters().size() == 161);
+
+  // The stride of v1.5 is in the 3×3.
+  for (auto& [name, module] : net.named_modules())
+    if (auto* c = dynamic_cast<nn::Conv2d*>(module)) {
+      bool strides =
+          name == "conv1" || (!name.starts_with("layer1") &&
+                              (name.ends_with("0.conv2") || name.ends_with("downsample.0")));
+      CHECK_MESSAGE(c->options.stride == Pair(strides ? 2 : 1), name);
+    }
+}
+
+TEST_CASE("resnet18: the first block of a stage projects where the shape changes") {
+  nn::ResNet net = nn::resnet18();
+  TensorDict state = net.state_dict();
+  CHECK(!state.contains("layer1.0.downsample.0.weight"));
+  CHECK(state.at("layer2.0.downsample.0.weight").shape() == Shape{128, 64, 1, 1});
+  CHECK(!state.contains("layer2.1.downsample.0.weight"));
+  CHECK(state.at("layer4.1.conv2.weight").shape() == Shape{512, 512, 3, 3});
+}
+
+TEST_CASE("resnet: initial values") {
+  manual_seed(1);
+  nn::ResNet net = small(nn::ResNet::Block::bottleneck, /*zero_init_residual=*/true);
+  TensorDict state = net.state_dict();
+  auto w = raw::to_vector<double>(state.at("layer3.0.conv2.weight"));
+  double squares = 0;
+  for (double v : w) squares += v * v;
+  double n = static_cast<double>(w.size()), variance = 2.0 / (256 * 9);        // 2 / fan_out
+  CHECK(std::fabs(squares / n - variance) < 5 * variance * std::sqrt(2 / n));  // five deviations
+  for (const auto& [name, tensor] : state) {
+    if (name.find("bn") == std::string::npos || !name.ends_with("weight")) continue;
+    for (float v : raw::to_vector<float>(tensor))
+      REQUIRE(v == (name.ends_with("bn3.weight") ? 0 : 1));
+  }
+}
+
+TEST_CASE("resnet: logits of small images, in both formats") {
+  manual_seed(2);
+  for (auto block : {nn::ResNet::Block::basic, nn::ResNet::Block::bottleneck}) {
+    nn::ResNet net = small(block);
+    net.eval();
+    NoGradGuard guard;
+    Tensor x = randn({2, 3, 35, 33});
+    Tensor y = net(x);
+    CHECK(y.shape() == Shape{2, 10});
+    // The same sums in another order: n-term f32 sums through 14 layers. A wrong axis gives
+    // about 1.
+    Tensor z = net(raw::contiguous(x, MemoryFormat::channels_last));
+    CHECK(test::relative_difference(z, y) < 1e-5);
+    // A sample's logits in inference do not depend on its neighbours.
+    CHECK(test::relative_difference(net(raw::slice(x, 0, 1, 2)), raw::slice(y, 0, 1, 2)) < 1e-5);
+  }
+  CHECK_THROWS_AS(small(nn::ResNet::Block::basic)(randn({2, 4, 32, 32})), Error);
+  CHECK_THROWS_AS(small(nn::ResNet::Block::basic)(randn({0, 3, 32, 32})), Error);
+}
+
+TEST_CASE("resnet: the loss falls on one small batch") {
+  for (auto format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
+    manual_seed(3);
+    nn::ResNet net = small(nn::ResNet::Block::bottleneck);
+    nn::CrossEntropyLoss criterion;
+    Tensor x = raw::contiguous(randn({4, 3, 32, 32}), format);
+    Tensor target = from_vector<int64_t>({1, 3, 5, 7});
+    double first = 0, last = 0;
+    for (int step = 0; step < 8; ++step) {
+      net.zero_grad();
+      Tensor loss = criterion(net(x), target);
+      loss.backward();
+      for (const auto& [name, p] : net.named_parameters()) {
+        REQUIRE_MESSAGE(p.grad().defined(), name);
+        Tensor grad = raw::contiguous(p.grad());
+        float* weight = p.data<float>();
+        for (int64_t i = 0; i < p.numel(); ++i) weight[i] -= 0.02f * grad.data<float>()[i];
+        p.storage()->bump_version();
+      }
+      (step == 0 ? first : last) = loss.item();
+    }
+    CHECK(first > 1.5);  // chance is ln(10) = 2.3
+    CHECK(last < 0.5);
+    CHECK(net.named_buffers().at("bn1.num_batches_tracked").item<int>() == 8);
+  }
+}
+
+TEST_CASE("resnet: a state_dict through a file gives the same bits") {
+  manual_seed(4);
+  nn::ResNet a = small(nn::ResNet::Block::basic), b = small(nn::ResNet::Block::basic);
+  Tensor x = randn({2, 3, 32, 32});
+  NoGradGuard guard;
+  a(x);  // moves the running statistics
+  TemporaryFolder folder;
+  save_safetensors(folder.path("a.safetensors"), a.state_dict());
+  b.load_state_dict(load_safetensors(folder.path("a.safetensors")));
+  TensorDict copied = b.state_dict();
+  for (const auto& [name, tensor] : a.state_dict()) {
+    Tensor copy = copied.at(name);
+    CHECK_MESSAGE(raw::to_vector<double>(copy) == raw::to_vector<double>(tensor), name);
+    CHECK(copy.storage() != tensor.storage());
+  }
+  a.eval();
+  b.eval();
+  CHECK(raw::to_vector<float>(a(x)) == raw::to_vector<float>(b(x)));
+}
