@@ -56,7 +56,7 @@ struct Vectors {
   /// A NaN is larger than all.
   template <class T>
   static float max(int64_t n, const T* x) {
-    const auto larger = [](F a, F b) { return xsimd::select((a > b) | (a != a), a, b); };
+    const auto larger = [](F a, F b) { return xsimd::select((a > b) | xsimd::isnan(a), a, b); };
     F m[2] = {F(-kInfinity), F(-kInfinity)};
     int64_t i = 0;
     for (; i + 2 * width <= n; i += 2 * width)
@@ -132,7 +132,7 @@ void max(const Row& row) {
   *static_cast<float*>(row.out) = largest;
 
   int64_t i = 0;  // the vector it is in, then the lane
-  const auto has = [=](F v) { return xsimd::any((v == F(largest)) | (v != v)); };
+  const auto has = [=](F v) { return xsimd::any((v == F(largest)) | xsimd::isnan(v)); };
   while (i + V::width <= row.n && !has(load<Arch>(x + i))) i += V::width;
   float lane[V::width];
   const int64_t rest = row.n - i;

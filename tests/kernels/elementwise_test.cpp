@@ -1,0 +1,313 @@
+// Every elementwise record against the f64 reference: bounds, special values, tails, scalar operands.
+#include "records.h"
+
+#include <limits>
+#include <random>
+
+#include "quern/ops/kernels/elementwise/elementwise_registry.h"
+
+using namespace quern;
+using namespace quern::kernels;
+using namespace quern::test;
+
+namespace {
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+constexpr int64_t kLongest = 3 * 16 + 1;  // three of the widest vectors and one element
+
+struct Parameters {
+  double p = 0, q = 0;
+};
+Parameters parameters(Unary op) {
+  return op == Unary::clamp ? Parameters{-0.5, 0.75} : Parameters{};
+}
+Parameters parameters(Binary op) {
+  return op == Binary::clamp_backward_x ? Parameters{-0.5, 0.75}
+         : op == Binary::add_scaled     ? Parameters{-0.375, 0}
+                                        : Parameters{};
+}
+
+/// Error of the vector formulas in f32 roundoffs. sleef's functions are within 1 ULP, at most 2 of them;
+/// every other operation adds 1.
+double bound(Unary op, double x, double y) {
+  switch (op) {
+    case Unary::neg:
+    case Unary::abs:
+    case Unary::relu:
+    case Unary::clamp: return 0;
+    case Unary::sqrt: return std::abs(y);
+    case Unary::exp:
+    case Unary::log:
+    case Unary::tanh: return 2 * std::abs(y);
+    // exp, +, /
+    case Unary::sigmoid:
+    case Unary::silu: return 4 * std::abs(y);
+    // 1 + erf(z) is off by 1 (its argument: 2·|z erf'(z)| < 1), 2 (erf), 2 (the sum); half of that, times x.
+    case Unary::gelu: return 2.5 * std::abs(x) + std::abs(y);
+  }
+  return 0;
+}
+
+double bound(Binary op, double a, double b, double y) {
+  switch (op) {
+    case Binary::maximum:
+    case Binary::abs_backward_x:
+    case Binary::relu_backward_y:
+    case Binary::clamp_backward_x:
+    case Binary::maximum_by_a: return 0;
+    case Binary::add:
+    case Binary::sub:
+    case Binary::mul:
+    case Binary::div:
+    case Binary::sqrt_backward_y: return std::abs(y);
+    case Binary::add_scaled: return 0.375 * std::abs(b) + std::abs(y);  // without an fma
+    case Binary::pow: return 2 * std::abs(y);
+    case Binary::sigmoid_backward_y: return 3 * std::abs(y);
+    case Binary::tanh_backward_y: return 4 * std::abs(y);
+    // Φ(x) 3.5; x·density: argument x²/2, exp 2, 3 products, of at most 0.25; their sum and the product.
+    case Binary::gelu_backward_x: return 8 * std::abs(a);
+    // s is off by 4 of it, so 1 - s by 4s + 1; times s·|x|; 5 more operations on what is below 1.1.
+    case Binary::silu_backward_x: {
+      const double s = 1 / (1 + std::exp(-b));
+      return std::abs(a) * (s * std::abs(b) * (4 * s + 2) + 8);
+    }
+    // b - 1 is off by one roundoff, so the power by |b - 1|·|log a| of them.
+    case Binary::pow_by_a: {
+      const double log_a = a == 0 ? 0 : std::abs(std::log(std::abs(a)));
+      return (3 + std::abs(b - 1) * log_a) * std::abs(y);
+    }
+    case Binary::pow_by_b: return 5 * std::abs(y);
+  }
+  return 0;
+}
+
+/// Where the op is defined: its first operand may be anything.
+bool is_power(Binary op) {
+  return op == Binary::pow || op == Binary::pow_by_a || op == Binary::pow_by_b;
+}
+
+std::vector<double> uniform(int64_t n, double low, double high, DType dtype, unsigned seed) {
+  std::mt19937 engine(seed);
+  std::uniform_real_distribution<double> draw(low, high);
+  std::vector<double> values(static_cast<size_t>(n));
+  for (double& value : values) value = draw(engine);
+  return Buffer(dtype, values).values();  // as the dtype holds them
+}
+
+std::vector<double> inputs(Unary op, int64_t n, DType dtype) {
+  const bool positive = op == Unary::log || op == Unary::sqrt;
+  return uniform(n, positive ? 1e-3 : -9, 9, dtype, 1);
+}
+std::vector<double> first_inputs(Binary op, int64_t n, DType dtype) {
+  return uniform(n, is_power(op) ? 1e-2 : -3, 3, dtype, 2);
+}
+std::vector<double> second_inputs(Binary op, int64_t n, DType dtype) {
+  if (op == Binary::sqrt_backward_y) return uniform(n, 0.1, 3, dtype, 3);
+  if (op == Binary::tanh_backward_y) return uniform(n, -1, 1, dtype, 3);
+  if (op == Binary::sigmoid_backward_y) return uniform(n, 0, 1, dtype, 3);
+  return uniform(n, -6, 6, dtype, 3);
+}
+
+std::string_view op_name(std::string_view name, DType dtype) {
+  return name.substr(0, name.find(fmt::format("_{}_", dtype)));
+}
+template <class List, class Kernel>
+const Kernel& f64_reference(const List& list, const Kernel& kernel) {
+  return named(list, fmt::format("{}_f64_reference", op_name(kernel.name, kernel.dtype)));
+}
+
+std::vector<double> reference(const UnaryKernel& kernel, const std::vector<double>& x) {
+  const Parameters k = parameters(kernel.op);
+  std::vector<double> y(x.size());
+  f64_reference(unary_kernels(), kernel)
+      .run(static_cast<int64_t>(x.size()), x.data(), y.data(), k.p, k.q);
+  return y;
+}
+
+std::vector<double> reference(const BinaryKernel& kernel, const std::vector<double>& a,
+                              const std::vector<double>& b, Run mode) {
+  const Parameters k = parameters(kernel.op);
+  const size_t n = std::max(a.size(), b.size());
+  std::vector<double> y(n);
+  f64_reference(binary_kernels(), kernel)
+      .run(static_cast<int64_t>(n), a.data(), b.data(), y.data(), mode, k.p, k.q);
+  return y;
+}
+
+bool has_vectors(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16; }
+
+}  // namespace
+
+TEST_CASE("unary kernels are within their bounds, whatever the length of a run") {
+  each_runnable(unary_kernels(), [](const UnaryKernel& kernel) {
+    if (!has_vectors(kernel.dtype)) return;
+    CAPTURE(std::string(kernel.name));
+    const Parameters k = parameters(kernel.op);
+    const auto x = inputs(kernel.op, kLongest, kernel.dtype);
+    const auto expected = reference(kernel, x);
+    for (int64_t n = 0; n <= kLongest; ++n) {
+      Buffer in(kernel.dtype, {x.begin(), x.begin() + n}), out(kernel.dtype, n);
+      kernel.run(n, in.data(), out.data(), k.p, k.q);
+      REQUIRE(out.guarded());
+      for (int64_t i = 0; i < n; ++i) {
+        const auto at = static_cast<size_t>(i);
+        CAPTURE(n);
+        CAPTURE(x[at]);
+        CAPTURE(out[i]);
+        CAPTURE(expected[at]);
+        REQUIRE(close(out[i], expected[at], bound(kernel.op, x[at], expected[at]), kernel.dtype));
+      }
+    }
+  });
+}
+
+TEST_CASE("binary kernels are within their bounds, whatever the length and the scalar operand") {
+  each_runnable(binary_kernels(), [](const BinaryKernel& kernel) {
+    if (!has_vectors(kernel.dtype)) return;
+    CAPTURE(std::string(kernel.name));
+    const Parameters k = parameters(kernel.op);
+    for (const Run mode : {Run::dense_dense, Run::scalar_dense, Run::dense_scalar}) {
+      // A scalar operand is in f32 even for bf16.
+      auto a = mode == Run::scalar_dense ? first_inputs(kernel.op, 1, DType::f32)
+                                         : first_inputs(kernel.op, kLongest, kernel.dtype);
+      auto b = mode == Run::dense_scalar ? second_inputs(kernel.op, 1, DType::f32)
+                                         : second_inputs(kernel.op, kLongest, kernel.dtype);
+      const auto expected = reference(kernel, a, b, mode);
+      if (mode == Run::scalar_dense) a.resize(kLongest, a[0]);
+      if (mode == Run::dense_scalar) b.resize(kLongest, b[0]);
+      Buffer first(mode == Run::scalar_dense ? DType::f32 : kernel.dtype, a);
+      Buffer second(mode == Run::dense_scalar ? DType::f32 : kernel.dtype, b);
+      for (int64_t n = 0; n <= kLongest; ++n) {
+        Buffer out(kernel.dtype, n);
+        kernel.run(n, first.data(), second.data(), out.data(), mode, k.p, k.q);
+        REQUIRE(out.guarded());
+        for (int64_t i = 0; i < n; ++i) {
+          const auto at = static_cast<size_t>(i);
+          CAPTURE(n);
+          CAPTURE(a[at]);
+          CAPTURE(b[at]);
+          CAPTURE(out[i]);
+          CAPTURE(expected[at]);
+          REQUIRE(close(out[i], expected[at], bound(kernel.op, a[at], b[at], expected[at]),
+                        kernel.dtype));
+        }
+      }
+    }
+  });
+}
+
+TEST_CASE("an element's bits do not depend on its place in the run") {
+  each_runnable(unary_kernels(), [](const UnaryKernel& kernel) {
+    if (!has_vectors(kernel.dtype)) return;
+    CAPTURE(std::string(kernel.name));
+    const Parameters k = parameters(kernel.op);
+    Buffer in(kernel.dtype, inputs(kernel.op, kLongest, kernel.dtype)), out(kernel.dtype, kLongest);
+    kernel.run(kLongest, in.data(), out.data(), k.p, k.q);
+    for (int64_t i = 0; i < kLongest; ++i) {
+      Buffer alone(kernel.dtype, 1);
+      kernel.run(1, in.at(i), alone.data(), k.p, k.q);
+      REQUIRE_EQ(alone[0], out[i]);
+    }
+  });
+  each_runnable(binary_kernels(), [](const BinaryKernel& kernel) {
+    if (!has_vectors(kernel.dtype)) return;
+    CAPTURE(std::string(kernel.name));
+    const Parameters k = parameters(kernel.op);
+    Buffer a(kernel.dtype, first_inputs(kernel.op, kLongest, kernel.dtype));
+    Buffer b(kernel.dtype, second_inputs(kernel.op, kLongest, kernel.dtype));
+    Buffer out(kernel.dtype, kLongest);
+    kernel.run(kLongest, a.data(), b.data(), out.data(), Run::dense_dense, k.p, k.q);
+    for (int64_t i = 0; i < kLongest; ++i) {
+      Buffer alone(kernel.dtype, 1);
+      kernel.run(1, a.at(i), b.at(i), alone.data(), Run::dense_dense, k.p, k.q);
+      REQUIRE_EQ(alone[0], out[i]);
+    }
+  });
+}
+
+TEST_CASE("special values") {
+  const std::vector<double> special{0.0,  -0.0,  1,        -1,   0.5,   -0.5, 2,
+                                    3,    -3,    80,       -80,  100,   -100, 1e-30,
+                                    1e30, -1e30, 0x1p-126, kInf, -kInf, kNaN};
+  each_runnable(unary_kernels(), [&](const UnaryKernel& kernel) {
+    if (!has_vectors(kernel.dtype)) return;
+    CAPTURE(std::string(kernel.name));
+    const Parameters k = parameters(kernel.op);
+    Buffer in(kernel.dtype, special), out(kernel.dtype, static_cast<int64_t>(special.size()));
+    const auto x = in.values(), expected = reference(kernel, x);
+    kernel.run(static_cast<int64_t>(x.size()), in.data(), out.data(), k.p, k.q);
+    for (size_t i = 0; i < x.size(); ++i) {
+      const double y = out[static_cast<int64_t>(i)];
+      CAPTURE(x[i]);
+      CAPTURE(y);
+      CAPTURE(expected[i]);
+      CHECK(close(y, expected[i], bound(kernel.op, x[i], expected[i]), kernel.dtype));
+    }
+  });
+  // Gradients are finite where the function is used: kinks and zeros.
+  const std::vector<double> finite{0.0, -0.0, 1, -1, 0.5, -0.5, 0.75, 2, -3};
+  each_runnable(binary_kernels(), [&](const BinaryKernel& kernel) {
+    if (!has_vectors(kernel.dtype)) return;
+    CAPTURE(std::string(kernel.name));
+    const Parameters k = parameters(kernel.op);
+    const bool arithmetic = kernel.op <= Binary::pow;
+    for (const double scalar : arithmetic ? special : finite) {
+      Buffer a(kernel.dtype, std::vector<double>(special.size(), scalar));
+      Buffer b(kernel.dtype, arithmetic ? special : finite);
+      const auto x = a.values(), y = b.values();
+      const auto n = static_cast<int64_t>(y.size());
+      const auto expected = reference(kernel, {x.begin(), x.begin() + n}, y, Run::dense_dense);
+      Buffer out(kernel.dtype, n);
+      kernel.run(n, a.data(), b.data(), out.data(), Run::dense_dense, k.p, k.q);
+      for (size_t i = 0; i < y.size(); ++i) {
+        const double got = out[static_cast<int64_t>(i)];
+        CAPTURE(x[i]);
+        CAPTURE(y[i]);
+        CAPTURE(got);
+        CAPTURE(expected[i]);
+        CHECK(close(got, expected[i], bound(kernel.op, x[i], y[i], expected[i]), kernel.dtype));
+      }
+    }
+  });
+}
+
+TEST_CASE("integers wrap nowhere in range and are exact beyond a double's 53 bits") {
+  const int64_t big = (int64_t{1} << 53) + 1;
+  const std::vector<int64_t> a{big, -5, 0}, b{2, 7, -1};
+  std::vector<int64_t> y(3);
+  const auto run = [&](Binary op) {
+    select_binary("test", op, DType::i64)
+        .run(3, a.data(), b.data(), y.data(), Run::dense_dense, 0, 0);
+    return y;
+  };
+  CHECK_EQ(run(Binary::add), std::vector<int64_t>{big + 2, 2, -1});
+  CHECK_EQ(run(Binary::sub), std::vector<int64_t>{big - 2, -12, 1});
+  CHECK_EQ(run(Binary::mul), std::vector<int64_t>{2 * big, -35, 0});
+  CHECK_EQ(run(Binary::maximum), std::vector<int64_t>{big, 7, 0});
+  const auto clamp = [&](double low, double high) {
+    select_unary("test", Unary::clamp, DType::i64).run(3, a.data(), y.data(), low, high);
+    return y;
+  };
+  CHECK_EQ(clamp(-kInf, kInf), a);
+  CHECK_EQ(clamp(-2, 1), std::vector<int64_t>{1, -2, 0});
+}
+
+TEST_CASE("the cap of instruction sets chooses the record") {
+  const Isa before = isa_cap();
+  for (const Isa cap : {Isa::portable, Isa::avx2, Isa::avx512}) {
+    if (!cpu_has(cap)) continue;
+    set_isa_cap(cap);
+    CHECK_EQ(select_unary("test", Unary::exp, DType::f32).name,
+             fmt::format("exp_f32_{}", to_string(cap)));
+    CHECK_EQ(select_binary("test", Binary::add, DType::bf16).name,
+             fmt::format("add_bf16_{}", to_string(cap)));
+  }
+  set_isa_cap(before);
+  CHECK_EQ(std::string_view(select_unary("test", Unary::exp, DType::f64).name),
+           "exp_f64_reference");
+  CHECK_THROWS_WITH_AS(select_unary("exp", Unary::exp, DType::i32),
+                       "[exp] dtype: expected a floating dtype, got i32", Error);
+  CHECK_THROWS_WITH_AS(select_binary("add", Binary::add, DType::boolean),
+                       "[add] dtype: expected a numeric dtype, got bool", Error);
+}

@@ -1,0 +1,96 @@
+// What the tests of kernel lists share: typed buffers with guards, and bounds in units of roundoff.
+#pragma once
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstring>
+#include <string_view>
+#include <vector>
+
+#include "quern/tensor/cpu_features.h"
+#include "quern/tensor/dtype.h"
+
+namespace quern::test {
+
+inline constexpr double kRoundoff = 0x1p-24;  // of f32: half the distance from 1 to the next
+
+/// n elements of a dtype at an address that no vector is aligned to, between guards that must survive.
+class Buffer {
+ public:
+  Buffer(DType dtype, int64_t n) : dtype_(dtype), n_(n), bytes_(kGuard * 2 + size(), kPattern) {}
+  Buffer(DType dtype, const std::vector<double>& values)
+      : Buffer(dtype, static_cast<int64_t>(values.size())) {
+    for (int64_t i = 0; i < n_; ++i) set(i, values[static_cast<size_t>(i)]);
+  }
+  void* data() { return bytes_.data() + kGuard; }
+  void* at(int64_t i) { return static_cast<char*>(data()) + i * itemsize(dtype_); }
+  double operator[](int64_t i) {
+    return visit_dtype(dtype_, [&]<class T>(std::type_identity<T>) {
+      T value;
+      std::memcpy(static_cast<void*>(&value), at(i), sizeof(T));
+      return static_cast<double>(value);
+    });
+  }
+  void set(int64_t i, double x) {
+    visit_dtype(dtype_, [&]<class T>(std::type_identity<T>) {
+      const T value = static_cast<T>(x);
+      std::memcpy(at(i), static_cast<const void*>(&value), sizeof(T));
+    });
+  }
+  std::vector<double> values() {
+    std::vector<double> all;
+    for (int64_t i = 0; i < n_; ++i) all.push_back((*this)[i]);
+    return all;
+  }
+  bool guarded() const {
+    const auto intact = [&](size_t begin) {
+      for (size_t i = begin; i < begin + kGuard; ++i)
+        if (bytes_[i] != kPattern) return false;
+      return true;
+    };
+    return intact(0) && intact(kGuard + size());
+  }
+
+ private:
+  static constexpr size_t kGuard =
+      72;  // 8 bytes past a cache line: aligned for f64, not for vectors
+  static constexpr char kPattern = 0x5a;
+  size_t size() const { return static_cast<size_t>(n_ * itemsize(dtype_)); }
+  DType dtype_;
+  int64_t n_;
+  std::vector<char> bytes_;
+};
+
+/// Is `got`, of this dtype, within `bound` roundoffs (absolute: times kRoundoff) of `expected`, before it was
+/// rounded to bf16? Infinities, NaN and zeros (sign included) must be the same; what is below the
+/// normal range may be flushed.
+inline bool close(double got, double expected, double bound, DType dtype) {
+  if (std::isnan(expected)) return std::isnan(got);
+  const double rounded = static_cast<double>(static_cast<float>(expected));
+  if (std::isinf(rounded)) return got == rounded;
+  if (expected == 0) return got == 0 && std::signbit(got) == std::signbit(expected);
+  const double final_rounding = dtype == DType::bf16 ? 0x1p-8 * std::abs(expected) : 0;
+  constexpr double kSmallest = 0x1p-126;
+  return std::abs(got - expected) <= bound * kRoundoff * 1.0001 + final_rounding + kSmallest;
+}
+
+/// The record of a list with this name.
+template <class List>
+const auto& named(const List& list, std::string_view name) {
+  for (const auto* record : list)
+    if (record->name == name) return *record;
+  throw Error("no such record");
+}
+
+/// Calls f on the records that this CPU can run; says which it cannot.
+template <class List, class F>
+void each_runnable(const List& list, F f) {
+  int skipped = 0;
+  for (const auto* record : list) {
+    if (cpu_has(record->isa)) f(*record);
+    else ++skipped;
+  }
+  if (skipped > 0) MESSAGE(skipped, " records need an ISA that this CPU has not");
+}
+
+}  // namespace quern::test
