@@ -118,8 +118,7 @@ void reduce_blocks(const BatchNormKernel& kernel, const BatchNormSize& size, dou
       const int64_t count = counts.as<int64_t>()[group * grid.blocks + block];
       if (group == 0)
         std::copy_n(sums[0], columns, total[0]), std::copy_n(sums[1], columns, total[1]);
-      else
-        merge(total, rows, sums, count, columns);
+      else merge(total, rows, sums, count, columns);
       rows += count;
     }
   });

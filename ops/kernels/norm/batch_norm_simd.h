@@ -2,18 +2,10 @@
 // two passes of `stats` meet in the cache, as the driver's blocks are made to fit there.
 #pragma once
 #include "quern/ops/kernels/norm/batch_norm_kernel.h"
-#include "quern/ops/kernels/simd.h"
+#include "quern/ops/kernels/norm/moments_simd.h"
 
 namespace quern::kernels {
 namespace {
-
-/// Sums of n rows, in f64 from the lanes' sums of d = x - pivot and d²: the pivot is the mean up to
-/// rounding, and the correction by Σd makes that not matter (Chan, Golub & LeVeque, 1983).
-inline void corrected_moments(double n, double pivot, double d, double d2, double* mean,
-                              double* m2) {
-  *mean = pivot + d / n;
-  *m2 = d2 - d * d / n;
-}
 
 /// Vectors lie along channels, and sums over rows stay in registers: 4 vectors of channels at a
 /// time.
@@ -122,24 +114,10 @@ struct Nchw {
   using V = Vec<T, Arch>;
   using P = Wide<T>;
 
-  static void stats(const BatchNormBlock& block, const void* x_, double* mean, double* m2) {
-    const P n = static_cast<P>(block.rows);
-    for (int64_t c = 0; c < block.channels; ++c) {
-      const T* x = static_cast<const T*>(x_) + c * block.stride;
-      V sum[4], d_sum[4], d2_sum[4];
-      unroll<4>([&](int k) { sum[k] = d_sum[k] = d2_sum[k] = V(0); });
-      each_vector<T, Arch, 4>(block.rows,
-                              [&](int64_t i, int k, auto part) { sum[k] += part.load(x + i); });
-      const P pivot = xsimd::hadd((sum[0] + sum[1]) + (sum[2] + sum[3])) / n;
-      each_vector<T, Arch, 4>(block.rows, [&](int64_t i, int k, auto part) {
-        const V d = part.load(x + i, V(pivot)) - V(pivot);
-        d_sum[k] += d;
-        d2_sum[k] = xsimd::fma(d, d, d2_sum[k]);
-      });
-      corrected_moments(n, pivot, xsimd::hadd((d_sum[0] + d_sum[1]) + (d_sum[2] + d_sum[3])),
-                        xsimd::hadd((d2_sum[0] + d2_sum[1]) + (d2_sum[2] + d2_sum[3])), mean + c,
-                        m2 + c);
-    }
+  static void stats(const BatchNormBlock& block, const void* x, double* mean, double* m2) {
+    for (int64_t c = 0; c < block.channels; ++c)
+      run_moments<T, Arch>(static_cast<const T*>(x) + c * block.stride, block.rows, mean + c,
+                           m2 + c);
   }
 
   static void normalise(const BatchNormBlock& block, const void* x_, const void* scale_,
@@ -167,8 +145,8 @@ struct Nchw {
         s[k] += g;
         sx[k] = xsimd::fma(g, part.load(x + i) - mean, sx[k]);
       });
-      sum_dy[c] = xsimd::hadd((s[0] + s[1]) + (s[2] + s[3]));
-      sum_dyx[c] = xsimd::hadd((sx[0] + sx[1]) + (sx[2] + sx[3]));
+      sum_dy[c] = sum_of_four(s);
+      sum_dyx[c] = sum_of_four(sx);
     }
   }
 

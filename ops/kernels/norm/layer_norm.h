@@ -1,0 +1,16 @@
+// The passes of layer_norm over all rows: threads, and the merging of partial sums.
+#pragma once
+#include "quern/ops/kernels/norm/layer_norm_kernel.h"
+
+namespace quern::kernels {
+
+// Formulas and shapes as in the contract of the kernels.
+void layer_norm_forward(const LayerNormKernel& kernel, const LayerNormRows& size, const void* x,
+                        const void* weight, const void* bias, double eps, void* y, void* mean,
+                        void* invstd);
+/// dweight and dbias are written, in f64: groups of rows are summed in fixed order.
+void layer_norm_backward(const LayerNormKernel& kernel, const LayerNormRows& size, const void* x,
+                         const void* dy, const void* weight, const void* mean, const void* invstd,
+                         void* dx, double* dweight, double* dbias);
+
+}  // namespace quern::kernels

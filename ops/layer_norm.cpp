@@ -1,0 +1,76 @@
+#include "quern/ops/layer_norm.h"
+
+#include "quern/autograd/node.h"
+#include "quern/ops/kernels/norm/layer_norm.h"
+#include "quern/ops/kernels/norm/layer_norm_registry.h"
+#include "quern/tensor/raw.h"
+#include "quern/tensor/verbose.h"
+
+namespace quern {
+namespace {
+
+constexpr std::string_view kOp = "layer_norm";
+
+DType parameter_dtype(const Tensor& x) { return x.dtype() == DType::f64 ? DType::f64 : DType::f32; }
+
+void check_parameter(std::string_view name, const Tensor& t, const Tensor& x, const Shape& shape) {
+  check(!t.defined() || (t.dtype() == parameter_dtype(x) && t.shape() == shape), kOp,
+        "{}: expected {} {}, got {}; x {}", name, parameter_dtype(x), shape, describe(t),
+        describe(x));
+}
+
+bool ends_in(const Shape& shape, const Shape& tail) {
+  return !tail.empty() && tail.size() <= shape.size() &&
+         std::equal(tail.begin(), tail.end(), shape.end() - tail.size());
+}
+
+void report(VerboseOp& line, const kernels::LayerNormKernel& kernel, const Tensor& x) {
+  if (line) line.set(kernel.name, to_string(x.shape()), fmt::format("{}", x.dtype()));
+}
+
+}  // namespace
+
+Tensor layer_norm(const Tensor& x, const Shape& normalized_shape, const Tensor& weight,
+                  const Tensor& bias, double eps) {
+  check(x.defined() && is_floating(x.dtype()) && x.numel() > 0, kOp,
+        "x: expected a floating, non-empty tensor, got {}", describe(x));
+  check(ends_in(x.shape(), normalized_shape), kOp,
+        "normalized_shape: expected the last sizes of x, at least one, got {}; x {}",
+        normalized_shape, describe(x));
+  check_parameter("weight", weight, x, normalized_shape);
+  check_parameter("bias", bias, x, normalized_shape);
+  check(eps >= 0, kOp, "eps: expected 0 or more, got {}", eps);
+
+  VerboseOp line("layer_norm_fwd");
+  const auto& kernel = kernels::select_layer_norm_kernel(x.dtype());
+  report(line, kernel, x);
+  const int64_t columns = numel(normalized_shape);
+  const kernels::LayerNormRows size{x.numel() / columns, columns};
+  const DType parameter = parameter_dtype(x);
+  const Tensor dense = raw::contiguous(x);
+  const Tensor w = weight.defined() ? raw::contiguous(weight) : ones(normalized_shape, parameter);
+  const Tensor b = bias.defined() ? raw::contiguous(bias) : zeros(normalized_shape, parameter);
+  const Tensor mean = empty({size.rows}, parameter), invstd = empty({size.rows}, parameter);
+  const Tensor y = empty(x.shape(), x.dtype());
+  kernels::layer_norm_forward(kernel, size, dense.raw(), w.raw(), b.raw(), eps, y.raw(), mean.raw(),
+                              invstd.raw());
+
+  return record(
+      kOp, y, {x, weight, bias},
+      [&kernel, size, parameter, normalized_shape, mean, invstd, x = SavedTensor(kOp, dense),
+       w = SavedTensor(kOp, w)](const Tensor& dy, Needs needs) -> Tensors {
+        VerboseOp line("layer_norm_bwd");
+        report(line, kernel, x.get());
+        const Tensor dense = raw::contiguous(raw::to(dy, x.get().dtype())),
+                     dx = empty_like(x.get());
+        const Tensor dw = empty(normalized_shape, DType::f64),
+                     db = empty(normalized_shape, DType::f64);
+        kernels::layer_norm_backward(kernel, size, x.get().raw(), dense.raw(), w.get().raw(),
+                                     mean.raw(), invstd.raw(), dx.raw(), dw.data<double>(),
+                                     db.data<double>());
+        return {needs[0] ? dx : Tensor(), needs[1] ? raw::to(dw, parameter) : Tensor(),
+                needs[2] ? raw::to(db, parameter) : Tensor()};
+      });
+}
+
+}  // namespace quern
