@@ -4,7 +4,7 @@ set(QUERN_ISA_FLAGS_avx2 -mavx2 -mfma -mf16c)
 set(QUERN_ISA_FLAGS_avx512 ${QUERN_ISA_FLAGS_avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl
     -mavx512cd -mprefer-vector-width=512
     # GCC 12 builds its unmasked intrinsics on an undefined vector and then warns of it.
-    $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
+    $<$<CXX_COMPILER_ID:GNU>:-Wno-uninitialized> $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
 set(QUERN_ISA_FLAGS_avx512_bf16 ${QUERN_ISA_FLAGS_avx512} -mavx512bf16)
 set(QUERN_ISA_FLAGS_amx ${QUERN_ISA_FLAGS_avx512_bf16} -mamx-tile -mamx-bf16)
 set(QUERN_ISAS_x86 avx2 avx512 avx512_bf16 amx)
