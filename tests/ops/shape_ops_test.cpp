@@ -1,5 +1,6 @@
-// reshape, flatten, squeeze, unsqueeze, permute, transpose, slice, narrow, select.
+// reshape, flatten, squeeze, unsqueeze, permute, transpose, expand, slice, narrow, select.
 #include "gradcheck_helper.h"
+#include "quern/ops/expand.h"
 #include "quern/ops/flatten.h"
 #include "quern/ops/permute.h"
 #include "quern/ops/reshape.h"
@@ -68,6 +69,13 @@ TEST_CASE("permute and transpose") {
   CHECK(permute(counting({2, 3, 4}), {2, 0, 1}).shape() == Shape{4, 2, 3});
 }
 
+TEST_CASE("expand") {
+  const Tensor x = counting({2, 1});
+  CHECK(values(expand(x, {2, 3})) == Values{0, 0, 0, 1, 1, 1});
+  CHECK(expand(x, {4, 2, 3}).shape() == Shape{4, 2, 3});
+  CHECK(expand(x, {2, 3}).storage() == x.storage());
+}
+
 TEST_CASE("slice, narrow and select are views of a part") {
   const Tensor x = counting({3, 5});
   CHECK(values(slice(x, 1, 1, 5, 3)) == Values{1, 4, 6, 9, 11, 14});
@@ -87,6 +95,8 @@ TEST_CASE("gradients of views") {
   check_layouts({2, 3}, [](const Tensor& x) { return unsqueeze(x, -1); });
   check_layouts({2, 3, 2, 2}, [](const Tensor& x) { return permute(x, {2, 0, -1, 1}); });
   check_layouts({2, 3, 2}, [](const Tensor& x) { return transpose(x, 0, -1); });
+  check_layouts({2, 1, 3}, [](const Tensor& x) { return expand(x, {2, 2, 4, 3}); });
+  check_layouts({2, 1, 3}, [](const Tensor& x) { return expand(x, {2, 0, 3}); });
   check_layouts({5, 4}, [](const Tensor& x) { return slice(x, 0, 1, 5, 3); });
   check_layouts({2, 5, 2, 3}, [](const Tensor& x) { return slice(x, 1, -4, -1, 2); });
   check_layouts({3, 4}, [](const Tensor& x) { return slice(x, 0, 2, 1); });
@@ -123,6 +133,8 @@ TEST_CASE("what shape ops refuse") {
                        "[permute] order: expected each dimension once, got [0,0]", Error);
   CHECK_THROWS_AS(permute(x, {0}), Error);
   CHECK_THROWS_AS(transpose(x, 0, 2), Error);
+  CHECK_THROWS_AS(expand(x, {2, 4}), Error);
+  CHECK_THROWS_AS(expand(x, {3}), Error);
   CHECK_THROWS_WITH_AS(slice(x, 0, 0, 1, 0), "[slice] step: expected at least 1, got 0", Error);
   CHECK_THROWS_WITH_AS(narrow(x, 1, 2, 2),
                        "[narrow] length: expected start and length within the 3 elements of "
@@ -138,6 +150,7 @@ TEST_CASE("what shape ops refuse") {
   CHECK_THROWS_AS(unsqueeze(nothing, 0), Error);
   CHECK_THROWS_AS(permute(nothing, {0}), Error);
   CHECK_THROWS_AS(transpose(nothing, 0, 0), Error);
+  CHECK_THROWS_AS(expand(nothing, {1}), Error);
   CHECK_THROWS_AS(slice(nothing, 0, 0, 0), Error);
   CHECK_THROWS_AS(narrow(nothing, 0, 0, 0), Error);
   CHECK_THROWS_AS(select(nothing, 0, 0), Error);
