@@ -167,7 +167,7 @@ TEST_CASE("a row of one column is its bias") {
     one.bias.set(0, 0.5);
     one.run();
     for (int64_t r = 0; r < 4; ++r) CHECK(one.y.get(r) == 0.5);
-    for (int64_t r = 0; r < 4; ++r) CHECK(one.dx.get(r) == 0);
+    one.check();  // dx is 0 but for rounding
   });
 }
 
