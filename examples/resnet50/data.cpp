@@ -1,0 +1,92 @@
+#include "data.h"
+
+#include "quern/nn/safetensors.h"
+#include "quern/tensor/parallel.h"
+#include "quern/tensor/random.h"
+#include "quern/tensor/raw.h"
+
+namespace resnet50 {
+
+using namespace quern;
+
+namespace {
+
+constexpr int64_t kClasses = 1000, kFakeClasses = 10;
+constexpr uint64_t kImages = uint64_t{1} << 63;  // streams from here on: the weights' count from 0
+
+Batch fake_batch(int64_t step, const Shape& shape, int64_t images, uint64_t seed,
+                 MemoryFormat format) {
+  const int64_t batch = shape[0], pixels = numel(shape) / batch;
+  Batch result{empty(shape), empty({batch}, DType::i64)};
+  for (int64_t j = 0; j < batch; ++j) {
+    const int64_t image = (step % images * (batch % images) + j) % images;
+    fill_normal(result.input.data<float>() + j * pixels, pixels, seed,
+                kImages + static_cast<uint64_t>(image));
+    result.target.data<int64_t>()[j] = image % kFakeClasses;
+  }
+  result.input = raw::contiguous(result.input, format);
+  return result;
+}
+
+Batch load_batch(const Options& options, MemoryFormat format) {
+  const TensorDict file = load_safetensors(options.batch);
+  const Tensor *input = file.find("input"), *target = file.find("target");
+  const auto expect = [&](bool ok, const std::string& what, const Tensor* t) {
+    check(ok, "batch", "{}: expected {}, got {}", options.batch, what, t ? describe(*t) : "none");
+  };
+  expect(input && input->dtype() == DType::f32 && input->dim() == 4 && input->size(1) == 3 &&
+             input->numel() > 0,
+         "\"input\" f32 [N,3,H,W], not empty", input);
+  const int64_t n = input->size(0);
+  expect(target && target->dtype() == DType::i64 && target->shape() == Shape{n},
+         fmt::format("\"target\" i64 [{}]", n), target);
+  expect(options.batch_size.value_or(n) == n,
+         fmt::format("\"input\" of {} images (--batch-size)", options.batch_size.value_or(n)),
+         input);
+  const int64_t size = options.image_size.value_or(0);
+  expect(size == 0 || (input->size(2) == size && input->size(3) == size),
+         fmt::format("\"input\" of {0}x{0} pixels (--image-size)", size), input);
+  for (int64_t label : raw::to_vector<int64_t>(*target))
+    check(label >= 0 && label < kClasses, "batch", "{}: expected labels of 0..{}, got {}",
+          options.batch, kClasses - 1, label);
+  return {raw::contiguous(*input, format), *target};
+}
+
+}  // namespace
+
+DataLoader::DataLoader(const Options& options) : steps_(options.total_steps()) {
+  const auto format =
+      options.channels_last ? MemoryFormat::channels_last : MemoryFormat::contiguous;
+  const int64_t size = options.image_size.value_or(224);
+  shape_ = {options.batch_size.value_or(16), 3, size, size};
+  const int64_t images = options.dummy_size > 0 ? options.dummy_size : shape_[0];
+  const auto fake = [=, shape = shape_, seed = options.seed](int64_t step) {
+    return fake_batch(step, shape, images, seed, format);
+  };
+
+  if (options.batch.empty() && shape_[0] % images != 0) {
+    make_ = fake;
+  } else {  // the same batch at each step
+    const Batch batch = options.batch.empty() ? fake(0) : load_batch(options, format);
+    shape_ = batch.input.shape();
+    make_ = [batch](int64_t) { return batch; };
+  }
+  prepare();
+}
+
+Batch DataLoader::next() {
+  Batch batch = next_.get();
+  if (++step_ < steps_) prepare();
+  return batch;
+}
+
+void DataLoader::prepare() {
+  next_ = std::async(std::launch::async, [this, step = step_] {
+    Batch batch;
+    // As a body of parallel_for, so that it keeps to this thread and leaves the others to the step.
+    parallel_for(1, [&](int64_t) { batch = make_(step); });
+    return batch;
+  });
+}
+
+}  // namespace resnet50

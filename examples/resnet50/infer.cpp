@@ -1,0 +1,42 @@
+#include "infer.h"
+
+#include "data.h"
+#include "model.h"
+#include "output.h"
+#include "quern/autograd/grad_mode.h"
+#include "quern/nn/loss.h"
+#include "quern/nn/safetensors.h"
+#include "quern/ops/autocast.h"
+#include "quern/tensor/raw.h"
+#include "report.h"
+
+namespace resnet50 {
+
+using namespace quern;
+
+void infer(const Options& options) {
+  nn::ResNet model = make_model(options);
+  model.eval();
+  const nn::CrossEntropyLoss criterion;
+  DataLoader loader(options);
+  Report report(options, loader.shape(), count_parameters(model));
+  const NoGradGuard no_grad;
+  const AutocastGuard autocast(options.amp);
+  Tensor logits;
+
+  for (int64_t step = 0; step < options.total_steps(); ++step) {
+    report.begin_step();
+    const auto [input, target] = loader.next();
+    report.data_ready();
+
+    logits = model(input);
+    report.end_step(criterion(logits, target).item());
+  }
+  report.finish();
+
+  if (!options.dump_output.empty())
+    save_safetensors(options.dump_output, {{"logits", raw::to(logits, DType::f32)}});
+  if (!options.json.empty()) write_text(options.json, report.json());
+}
+
+}  // namespace resnet50

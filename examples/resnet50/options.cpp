@@ -1,0 +1,146 @@
+#include "options.h"
+
+#include <fmt/core.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdlib>
+#include <limits>
+#include <set>
+
+namespace resnet50 {
+namespace {
+
+constexpr int64_t kMaxInteger = std::numeric_limits<int64_t>::max();
+
+/// Integers of low..high.
+CLI::Validator integer(int64_t low, int64_t high = kMaxInteger) {
+  const auto expected = high == kMaxInteger ? fmt::format("an integer of at least {}", low)
+                                            : fmt::format("an integer in {}..{}", low, high);
+  return {[=](const std::string& text) -> std::string {
+            int64_t value = 0;
+            const bool ok = CLI::detail::lexical_cast(text, value) && value >= low && value <= high;
+            return ok ? "" : fmt::format("expected {}, got {}", expected, text);
+          },
+          ""};
+}
+
+/// Finite numbers of at least 0 and less than `limit`; NaN is none.
+CLI::Validator number(double limit = std::numeric_limits<double>::infinity()) {
+  const auto expected = limit <= 1 ? fmt::format("a number of at least 0 and less than {}", limit)
+                                   : "a finite number of at least 0";
+  return {[=](const std::string& text) -> std::string {
+            double value = 0;
+            const bool ok = CLI::detail::lexical_cast(text, value) && value >= 0 && value < limit;
+            return ok ? "" : fmt::format("expected {}, got {}", expected, text);
+          },
+          ""};
+}
+
+void add_common(CLI::App& app, Options& o) {
+  app.option_defaults()->group("Network");
+  app.add_option("--arch", o.arch, "Network")
+      ->check(CLI::IsMember({"resnet18", "resnet34", "resnet50", "resnet101", "resnet152"}))
+      ->capture_default_str();
+  app.add_option("--weights", o.weights, "Start from this state_dict (torchvision's names)")
+      ->type_name("FILE");
+  app.add_flag("--amp", o.amp, "Autocast to bf16");
+  app.add_flag("--channels-last", o.channels_last, "Images and activations as N, H, W, C");
+  app.add_option("--threads", o.threads, "Threads [one a core]")->check(integer(1, 1024));
+  app.add_option("--seed", o.seed, "Seed of weights and fake images")
+      ->check(integer(0))
+      ->capture_default_str();
+
+  app.option_defaults()->group("Data");
+  auto* dummy = app.add_flag("--dummy")->description("Fake data, the default");
+  app.add_option("-b,--batch-size", o.batch_size, "Images a step [16]")->check(integer(1));
+  app.add_option("--image-size", o.image_size, "Pixels a side [224]")->check(integer(32));
+  app.add_option("--dummy-size", o.dummy_size, "Distinct fake images [as many as a batch]")
+      ->check(integer(1, std::numeric_limits<int32_t>::max()));
+  app.add_option("--batch", o.batch,
+                 "Exactly this batch at each step (input f32 [N,3,H,W], target i64 [N])")
+      ->type_name("FILE")
+      ->excludes(dummy);
+  app.add_option("--steps", o.steps, "Steps an epoch")->check(integer(1))->capture_default_str();
+
+  app.option_defaults()->group("Output (files are safetensors)");
+  app.add_option("-p,--print-freq", o.print_freq, "Steps from line to line, in a pipe")
+      ->check(integer(1))
+      ->capture_default_str();
+  app.add_option("--dump-output", o.dump_output, "Write the last step's logits")->type_name("FILE");
+  app.add_option("--json", o.json, "Write the settings and measurements, as JSON")
+      ->type_name("FILE");
+}
+
+/// After add_common(), whose group of outputs goes on.
+void add_training(CLI::App& app, Options& o) {
+  app.add_option("--save", o.save, "Write the trained state_dict")->type_name("FILE");
+  app.add_option("--dump-grads", o.dump_grads, "Write the last step's gradients by parameter name")
+      ->type_name("FILE");
+
+  app.option_defaults()->group("Training");
+  app.add_option("--epochs", o.epochs, "Epochs")->check(integer(1))->capture_default_str();
+  app.add_option("--opt", o.opt, "Optimizer")
+      ->check(CLI::IsMember({"sgd", "adamw"}))
+      ->capture_default_str();
+  app.add_option("--lr", o.lr, "Learning rate")->check(number())->capture_default_str();
+  app.add_option("--momentum", o.momentum, "Momentum of sgd")
+      ->check(number(1))
+      ->capture_default_str();
+  app.add_option("--wd,--weight-decay", o.weight_decay, "Weight decay")
+      ->check(number())
+      ->capture_default_str();
+}
+
+/// What single options cannot tell.
+void check_together(const Options& o) {
+  int64_t product = 0;
+  if (__builtin_mul_overflow(o.steps, o.epochs, &product))
+    throw CLI::ValidationError("--steps", "times --epochs is too large");
+
+  const int64_t size = o.image_size.value_or(224);
+  const int64_t bytes_a_pixel = 3 * static_cast<int64_t>(sizeof(float));
+  if (__builtin_mul_overflow(size, size, &product) ||
+      __builtin_mul_overflow(product, bytes_a_pixel, &product) ||
+      __builtin_mul_overflow(product, o.batch_size.value_or(16), &product))
+    throw CLI::ValidationError("--image-size", "squared, times --batch-size, is too large");
+
+  std::set<std::string> paths;
+  for (const auto& [option, path] : o.outputs())
+    if (!path.empty() && !paths.insert(path).second)
+      throw CLI::ValidationError(option, "expected a file of its own, got " + path + " again");
+}
+
+}  // namespace
+
+std::vector<std::pair<std::string, std::string>> Options::outputs() const {
+  return {{"--save", save},
+          {"--dump-grads", dump_grads},
+          {"--dump-output", dump_output},
+          {"--json", json}};
+}
+
+Options parse_options(int argc, char** argv) {
+  Options options;
+  CLI::App app("Trains ResNets and infers with them, on fake data unless told otherwise.",
+               "resnet50");
+  app.require_subcommand(1);
+  CLI::App* train = app.add_subcommand("train", "Train, and show loss and speed");
+  CLI::App* infer = app.add_subcommand("infer", "Infer, and show latency and speed");
+  for (CLI::App* command : {train, infer}) add_common(*command, options);
+  add_training(*train, options);
+
+  try {
+    app.parse(argc, argv);
+    options.mode = *train ? Mode::train : Mode::infer;
+    check_together(options);
+  } catch (const CLI::CallForHelp& help) {
+    std::exit(app.exit(help));
+  } catch (const CLI::ParseError& error) {
+    const char* command = *train ? " train" : *infer ? " infer" : "";
+    fmt::print(stderr, "resnet50: error: {}\nSee resnet50{} --help.\n", error.what(), command);
+    std::exit(2);
+  }
+  return options;
+}
+
+}  // namespace resnet50

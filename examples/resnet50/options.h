@@ -1,0 +1,44 @@
+// The command line of resnet50.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace resnet50 {
+
+enum class Mode { train, infer };
+
+struct Options {
+  Mode mode = Mode::train;
+
+  std::string arch = "resnet50";
+  std::optional<int64_t> batch_size, image_size;  // unset: 16 and 224, or what --batch holds
+  int64_t steps = 20, epochs = 1;
+  int64_t dummy_size = 0;  // 0: as many as a batch
+  std::string batch;       // files; empty where none is named
+  std::string weights;
+
+  std::string opt = "sgd";
+  double lr = 0.02, momentum = 0.9, weight_decay = 1e-4;
+
+  bool amp = false, channels_last = false;
+  int threads = 0;  // 0: one a core
+  uint64_t seed = 0;
+
+  int64_t print_freq = 1;
+  std::string save, dump_grads, dump_output, json;
+
+  int64_t total_steps() const { return steps * epochs; }
+  /// The files to write, by option; empty where none is named.
+  std::vector<std::pair<std::string, std::string>> outputs() const;
+};
+
+inline const char* to_string(Mode mode) { return mode == Mode::train ? "train" : "infer"; }
+
+/// Ends the program after --help (status 0) and for a command line that makes no sense: the reason
+/// and where help is on standard error, status 2.
+Options parse_options(int argc, char** argv);
+
+}  // namespace resnet50

@@ -1,0 +1,16 @@
+// The files that a run writes: checked before it, written whole or not at all after it.
+#pragma once
+#include <string>
+
+#include "options.h"
+
+namespace resnet50 {
+
+/// Error: an output that is no regular file, or in a folder that is missing or not writable.
+void check_outputs(const Options& options);
+
+/// Writes `text` beside `path` and renames it. Error, after which an older file is as it was: the
+/// system's.
+void write_text(const std::string& path, const std::string& text);
+
+}  // namespace resnet50

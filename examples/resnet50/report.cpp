@@ -1,0 +1,140 @@
+#include "report.h"
+
+#include <fmt/core.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "quern/tensor/cpu_features.h"
+#include "quern/tensor/parallel.h"
+
+namespace resnet50 {
+
+using namespace quern;
+
+namespace {
+
+constexpr size_t kWarmUp = 2;  // steps that allocate and fill caches
+
+double seconds(std::chrono::steady_clock::duration d) {
+  return std::chrono::duration<double>(d).count();
+}
+
+/// The value that a share `p` of the steps after the warm-up (of all, if there are no more) stay
+/// within: the nearest rank; the mean of the middle two for p = 0.5.
+double percentile(std::vector<double> values, double p) {
+  if (values.size() > kWarmUp) values.erase(values.begin(), values.begin() + kWarmUp);
+  std::ranges::sort(values);
+  const double rank = p * static_cast<double>(values.size());
+  const auto at = [&](double i) { return values[static_cast<size_t>(std::max(0.0, i))]; };
+  if (p == 0.5) return (at(std::ceil(rank) - 1) + at(std::floor(rank))) / 2;
+  return at(std::ceil(rank) - 1);
+}
+
+double peak_rss_mib() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<double>(usage.ru_maxrss) / 1024;
+}
+
+std::string clock(double s) {
+  const auto whole = static_cast<int64_t>(std::ceil(s));
+  if (whole < 3600) return fmt::format("{}:{:02}", whole / 60, whole % 60);
+  return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
+}
+
+}  // namespace
+
+Report::Report(const Options& options, const Shape& input, int64_t parameters)
+    : options_(options), input_(input), terminal_(isatty(STDOUT_FILENO) == 1) {
+  fmt::print("{} {}: {:.1f} M parameters, input {} {}, {}, {} threads, {} ({})\n",
+             to_string(options.mode), options.arch, static_cast<double>(parameters) / 1e6, input,
+             options.channels_last ? "channels_last" : "contiguous",
+             options.amp ? "autocast bf16" : "f32", num_threads(), to_string(max_isa()),
+             cpu_name());
+  std::fflush(stdout);
+}
+
+Report::~Report() {
+  const auto done = static_cast<int64_t>(losses_.size());
+  if (terminal_ && done > 0 && done < options_.total_steps()) fmt::print("\n");
+}
+
+void Report::begin_step() { begin_ = Clock::now(); }
+
+void Report::data_ready() { data_ready_ = Clock::now(); }
+
+void Report::end_step(double loss) {
+  const auto end = Clock::now();
+  time_.add(seconds(end - begin_));
+  data_.add(seconds(data_ready_ - begin_));
+  loss_.add(loss);
+  step_ms_.push_back(1e3 * time_.last);
+  losses_.push_back(loss);
+
+  const auto done = static_cast<int64_t>(losses_.size());
+  if (terminal_) print_bar(done);
+  else if ((done - 1) % options_.print_freq == 0 || done == options_.total_steps())
+    print_line(done - 1);
+}
+
+void Report::print_line(int64_t step) const {
+  fmt::print("Epoch: [{}][{}/{}] Time {:.3f} ({:.3f}) Data {:.3f} ({:.3f}) Loss {:.4f} ({:.4f})\n",
+             step / options_.steps, step % options_.steps + 1, options_.steps, time_.last,
+             time_.mean(), data_.last, data_.mean(), loss_.last, loss_.mean());
+  std::fflush(stdout);
+}
+
+void Report::print_bar(int64_t done) const {
+  constexpr int64_t width = 24;
+  const int64_t total = options_.total_steps();
+  const auto filled =
+      static_cast<size_t>(static_cast<double>(width * done) / static_cast<double>(total));
+  const double mean = time_.mean();
+  fmt::print("\r{}/{} [{}{}] loss {:.4f}  {:.1f} samples/s  {} left\x1b[K{}", done, total,
+             std::string(filled, '='), std::string(width - filled, ' '), loss_.last,
+             static_cast<double>(input_[0]) / mean, clock(mean * static_cast<double>(total - done)),
+             done == total ? "\n" : "");
+  std::fflush(stdout);
+}
+
+double Report::samples_per_second() const {
+  return static_cast<double>(input_[0]) * 1e3 / percentile(step_ms_, 0.5);
+}
+
+void Report::finish() const {
+  fmt::print(
+      "loss {:.4f} -> {:.4f}, {:.2f} samples/s, median step {:.1f} ms, peak memory {:.0f} MiB\n",
+      losses_.front(), losses_.back(), samples_per_second(), percentile(step_ms_, 0.5),
+      peak_rss_mib());
+}
+
+std::string Report::json() const {
+  nlohmann::ordered_json json = {
+      {"mode", to_string(options_.mode)},
+      {"arch", options_.arch},
+      {"batch_size", input_[0]},
+      {"image_size", input_[2]},
+      {"amp", options_.amp},
+      {"channels_last", options_.channels_last},
+      {"threads", num_threads()},
+      {"isa", to_string(max_isa())},
+      {"steps", losses_.size()},
+      {"step_ms", step_ms_},
+      {"loss", losses_},
+      {"samples_per_second", samples_per_second()},
+      {"peak_rss_mib", peak_rss_mib()},
+  };
+  if (input_[2] != input_[3]) json["image_size"] = {input_[2], input_[3]};
+  if (options_.mode == Mode::infer)
+    json["latency_ms"] = {{"p50", percentile(step_ms_, 0.5)},
+                          {"p90", percentile(step_ms_, 0.9)},
+                          {"p99", percentile(step_ms_, 0.99)}};
+  return json.dump(2) + "\n";
+}
+
+}  // namespace resnet50
