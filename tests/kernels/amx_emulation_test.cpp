@@ -81,6 +81,15 @@ TEST_CASE("emulated tdpbf16ps sums even and odd k apart before it adds C") {
     EmulatedTiles::store<0>(c.data(), 64);
     CHECK(c.get(0) == 0x1p24 + 16);
     CHECK(c.get(1) == 32);
+    // The two sums meet before either meets C: 2^24 + (1 + 1), not (2^24 + 1) + 1.
+    a.fill(0), b.fill(1), c.fill(0x1p24);
+    a.set(0, 1), a.set(1, 1);
+    EmulatedTiles::load<0>(c.data(), 64);
+    EmulatedTiles::load<1>(a.data(), 64);
+    EmulatedTiles::load<2>(b.data(), 64);
+    EmulatedTiles::dot<0, 1, 2>();
+    EmulatedTiles::store<0>(c.data(), 64);
+    CHECK(c.get(0) == 0x1p24 + 2);
   });
 }
 

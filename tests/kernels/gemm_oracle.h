@@ -1,6 +1,9 @@
 // Random operands of a GEMM and what the tests hold a kernel to: an f64 sum and a bound on its
 // rounding.
 #pragma once
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <cfloat>
 #include <cmath>
 #include <cstring>
@@ -13,16 +16,24 @@
 
 namespace quern::test {
 
-/// Elements of any floating dtype, allocated to the byte: a sanitizer sees the first read beyond.
+/// Elements of any floating dtype that end where an inaccessible page begins: a vector instruction that
+/// reads or writes beyond the last one crashes, which sanitizers, blind to intrinsics, may miss.
 class Elements {
  public:
-  Elements(DType dtype, int64_t count)
-      : dtype_(dtype),
-        count_(count),
-        bytes_(new std::byte[static_cast<size_t>(count * itemsize(dtype))]) {}
+  Elements(DType dtype, int64_t count) : dtype_(dtype), count_(count) {
+    const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+    const auto bytes = static_cast<size_t>(count * itemsize(dtype));
+    const size_t usable = (bytes + page - 1) / page * page;
+    void* pages =
+        mmap(nullptr, usable + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    check(pages != MAP_FAILED, "test", "mmap: no memory");
+    pages_ = {static_cast<std::byte*>(pages), Unmap{usable + page}};
+    check(mprotect(pages_.get() + usable, page, PROT_NONE) == 0, "test", "mprotect failed");
+    bytes_ = pages_.get() + usable - bytes;
+  }
 
-  void* data() const { return bytes_.get(); }
-  void* at(int64_t i) const { return bytes_.get() + i * itemsize(dtype_); }
+  void* data() const { return bytes_; }
+  void* at(int64_t i) const { return bytes_ + i * itemsize(dtype_); }
   int64_t count() const { return count_; }
   double get(int64_t i) const {
     return visit_floating("test", dtype_, [&]<class T>(std::type_identity<T>) {
@@ -48,9 +59,15 @@ class Elements {
   }
 
  private:
+  struct Unmap {
+    size_t bytes;
+    void operator()(std::byte* pages) const { munmap(pages, bytes); }
+  };
+
   DType dtype_;
   int64_t count_;
-  std::unique_ptr<std::byte[]> bytes_;
+  std::unique_ptr<std::byte, Unmap> pages_;
+  std::byte* bytes_;
 };
 
 /// Half the distance between 1 and the next number: what one rounding costs, relatively.

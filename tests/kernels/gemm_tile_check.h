@@ -37,9 +37,8 @@ class TileCase {
     std::vector<Elements> a, b;
     std::vector<const void*> a_pointers, b_pointers;
     for (int64_t i = 0; i < batch_; ++i) {
-      // One element off alignment, and ending with the last element of the last row.
       a.push_back(rows_of_a(i, m)), b.push_back(panel_of_b(i, n));
-      a_pointers.push_back(a.back().at(1)), b_pointers.push_back(b.back().data());
+      a_pointers.push_back(a.back().data()), b_pointers.push_back(b.back().data());
     }
     constexpr double kCanary = 12345, kBefore = 0.75;
     Elements c(kernel_.c, (m + 2) * ldc);
@@ -86,11 +85,11 @@ class TileCase {
   }
 
   Elements rows_of_a(int64_t i, int64_t m) const {
-    Elements rows(kernel_.a, 1 + (m - 1) * lda_ + k_);
+    Elements rows(kernel_.a, (m - 1) * lda_ + k_);
     rows.fill(std::numeric_limits<double>::quiet_NaN());
     for (int64_t row = 0; row < m; ++row)
       for (int64_t p = 0; p < k_; ++p)
-        rows.set(1 + row * lda_ + p, a_[static_cast<size_t>(i)].get(row * k_ + p));
+        rows.set(row * lda_ + p, a_[static_cast<size_t>(i)].get(row * k_ + p));
     return rows;
   }
   Elements panel_of_b(int64_t i, int64_t n) const {
