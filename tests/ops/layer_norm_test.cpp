@@ -1,0 +1,113 @@
+// layer_norm against a direct formula in f64, by gradcheck, and its errors.
+#include "quern/ops/layer_norm.h"
+
+#include <doctest/doctest.h>
+
+#include "gradcheck_helper.h"
+#include "quern/ops/autocast.h"
+
+using namespace quern;
+using namespace quern::test;
+
+namespace {
+
+Tensor direct(const Tensor& x, int64_t columns, const Tensor& weight, const Tensor& bias,
+              double eps) {
+  auto values = raw::to_vector<double>(x);
+  const auto w = raw::to_vector<double>(weight), b = raw::to_vector<double>(bias);
+  const size_t n = static_cast<size_t>(columns);
+  for (size_t row = 0; row < values.size(); row += n) {
+    double mean = 0, var = 0;
+    for (size_t i = 0; i < n; ++i) mean += values[row + i] / static_cast<double>(n);
+    for (size_t i = 0; i < n; ++i)
+      var += (values[row + i] - mean) * (values[row + i] - mean) / static_cast<double>(n);
+    for (size_t i = 0; i < n; ++i)
+      values[row + i] = (values[row + i] - mean) / std::sqrt(var + eps) * w[i] + b[i];
+  }
+  return from_vector(values, x.shape());
+}
+
+}  // namespace
+
+TEST_CASE("layer_norm normalises the last dimensions") {
+  for (DType dtype : {DType::f64, DType::f32, DType::bf16})
+    for (const Shape& tail : {Shape{35}, Shape{7, 35}}) {
+      const DType parameter = dtype == DType::f64 ? DType::f64 : DType::f32;
+      const Tensor x = random({4, 7, 35}, 1, dtype);
+      const Tensor weight = random(tail, 2, parameter), bias = random(tail, 3, parameter);
+      const Tensor expected = direct(x, numel(tail), weight, bias, 1e-3);
+      // |h·weight| < 2 and |bias| < 1: sums of 245 at most in the lanes, then a few roundings.
+      const double u = dtype == DType::f64 ? 0x1p-53 : 0x1p-24;
+      const double bound = 64 * u + (dtype == DType::bf16 ? 0x1p-8 * 2 : 0);
+      const Tensor y = layer_norm(x, tail, weight, bias, 1e-3);
+      CHECK(y.dtype() == dtype);
+      CHECK_LE(max_abs_difference(y, expected), bound);
+      CHECK_LE(
+          max_abs_difference(layer_norm(strided(x), tail, strided(weight), bias, 1e-3), expected),
+          bound);
+    }
+}
+
+TEST_CASE("gradients of layer_norm") {
+  for (const Shape& tail : {Shape{5}, Shape{3, 5}}) {
+    check_gradients([&](const Tensors& in) { return layer_norm(in[0], tail, in[1], in[2]); },
+                    {leaf({2, 3, 5}, 1), leaf(tail, 2), leaf(tail, 3)});
+    check_gradients([&](const Tensors& in) { return layer_norm(in[0], tail); },
+                    {leaf({2, 3, 5}, 1)});
+    check_gradients(
+        [&](const Tensors& in) {
+          return layer_norm(random({2, 3, 5}, 1), tail, {}, in[0]);
+        },
+        {leaf(tail, 3)});
+  }
+}
+
+TEST_CASE("gradients of layer_norm in f32 and bf16 follow those in f64") {
+  for (DType dtype : {DType::f32, DType::bf16}) {
+    const Tensor x = random({50, 40}, 1, dtype), dy = random({50, 40}, 2, dtype);
+    const Tensor w = random({40}, 3, DType::f32);
+    const auto gradients = [&](DType to) {
+      Tensor xx = raw::clone(raw::to(x, to));
+      Tensor ww = raw::clone(raw::to(w, to == DType::f64 ? DType::f64 : DType::f32));
+      xx.requires_grad_(), ww.requires_grad_();
+      layer_norm(xx, {40}, ww).backward(raw::to(dy, to));
+      return Tensors{xx.grad(), ww.grad()};
+    };
+    const Tensors got = gradients(dtype), expected = gradients(DType::f64);
+    CHECK(got[0].dtype() == dtype);
+    CHECK(got[1].dtype() == DType::f32);
+    // dx: sums of 40, three terms, one rounding on store; dweight sums 50 products in f32.
+    CHECK_LE(relative_difference(got[0], expected[0]),
+             dtype == DType::bf16 ? 0x1p-8 : 40 * 0x1p-24);
+    CHECK_LE(relative_difference(got[1], expected[1]), 50 * 0x1p-24);
+  }
+}
+
+TEST_CASE("layer_norm under autocast keeps the dtype of x") {
+  const AutocastGuard guard;
+  CHECK(layer_norm(random({2, 4}, 1, DType::f32), {4}).dtype() == DType::f32);
+  CHECK(layer_norm(random({2, 4}, 1, DType::bf16), {4}).dtype() == DType::bf16);
+}
+
+TEST_CASE("layer_norm refuses what it cannot do") {
+  const Tensor x = random({2, 3, 4}, 1, DType::f32);
+  CHECK_THROWS_WITH_AS(layer_norm({}, {4}),
+                       "[layer_norm] x: expected a floating, non-empty tensor, got undefined",
+                       Error);
+  CHECK_THROWS_WITH_AS(layer_norm(zeros({0, 4}), {4}),
+                       "[layer_norm] x: expected a floating, non-empty tensor, got f32 [0,4]",
+                       Error);
+  CHECK_THROWS_AS(layer_norm(ones({2, 4}, DType::i32), {4}), Error);
+  CHECK_THROWS_WITH_AS(
+      layer_norm(x, {3}),
+      "[layer_norm] normalized_shape: expected the last sizes of x, at least one, got [3]; "
+      "x f32 [2,3,4]",
+      Error);
+  CHECK_THROWS_AS(layer_norm(x, {}), Error);
+  CHECK_THROWS_AS(layer_norm(x, {1, 2, 3, 4}), Error);
+  CHECK_THROWS_WITH_AS(layer_norm(x, {4}, ones({3})),
+                       "[layer_norm] weight: expected f32 [4], got f32 [3]; x f32 [2,3,4]", Error);
+  CHECK_THROWS_WITH_AS(layer_norm(x, {4}, {}, ones({4}, DType::f64)),
+                       "[layer_norm] bias: expected f32 [4], got f64 [4]; x f32 [2,3,4]", Error);
+  CHECK_THROWS_AS(layer_norm(x, {4}, {}, {}, -1), Error);
+}
