@@ -5,8 +5,7 @@
 
 namespace quern::nn::init {
 
-/// Inputs and outputs of one unit of a weight: for [out, in, k...], fan_in = in·Πk, fan_out =
-/// out·Πk.
+/// Inputs and outputs of one unit: in·Πk and out·Πk for a weight [out, in, k...].
 struct Fans {
   int64_t in, out;
 };

@@ -5,8 +5,8 @@
 
 namespace quern::nn {
 
-/// cross_entropy of logits [N, C, ...] with class indices [N, ...]; targets equal to ignore_index do not
-/// count.
+/// cross_entropy of logits [N, C, ...] with class indices [N, ...]; those equal to ignore_index do
+/// not count.
 struct CrossEntropyLoss {
   double label_smoothing = 0;
   int64_t ignore_index = -100;

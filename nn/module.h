@@ -41,8 +41,7 @@ class Module {
   void eval() { train(false); }
   bool is_training() const { return training_; }
 
-  /// This module (named "") and all below it, parents first, in the order of registration; each
-  /// once.
+  /// This module, named "", and all below it, each once: parents first, in order of registration.
   std::vector<std::pair<std::string, Module*>> named_modules();
   /// Dotted names, in the order of named_modules(); a tensor that is shared appears once.
   TensorDict named_parameters() const;

@@ -14,8 +14,7 @@ Conv2d conv(int64_t inputs, int64_t outputs, int64_t kernel, int64_t stride = 1)
   return Conv2d(inputs, outputs, kernel, {.stride = stride, .padding = kernel / 2, .bias = false});
 }
 
-/// A branch of convolutions that is added to its input, or where the shape changes to a 1×1
-/// projection.
+/// A branch of convolutions, added to its input or, where the shape changes, to a 1×1 projection.
 class ResidualBlock : public Module {
  public:
   Tensor forward(const Tensor& x) override {

@@ -18,8 +18,8 @@ struct ResNetOptions {
   bool zero_init_residual = false;
 };
 
-/// [N, 3, H, W] to logits [N, num_classes]. Convolutions start as kaiming_normal_ over fan_out for
-/// relu.
+/// [N, 3, H, W] to logits [N, num_classes]. Convolutions start as kaiming_normal_, over fan_out and
+/// for relu.
 class ResNet : public Module {
  public:
   enum class Block { basic, bottleneck };

@@ -1,11 +1,10 @@
 // The safetensors file format: a length, a JSON header and the elements, all little-endian.
 //
-//   u64 header_bytes | {"name": {"dtype": "F32", "shape": [2,3], "data_offsets": [0,24]}, ...} |
-//   data
+//   u64 length | {"name": {"dtype": "F32", "shape": [2,3], "data_offsets": [0,24]}, ...} | data
 //
 // Offsets count from the end of the header, and the tensors cover the data without gap or overlap.
-// The header may end in spaces and may hold "__metadata__", a map of strings. Format:
-// github.com/huggingface/ safetensors.
+// The header may end in spaces and may hold "__metadata__", a map of strings.
+// Format: github.com/huggingface/safetensors.
 #pragma once
 #include <map>
 #include <string>

@@ -19,8 +19,7 @@ constexpr Format kFormats[] = {
 };
 
 /// Takes the parser's events one by one and builds no tree, so that a hostile text costs no more
-/// than its length. Each event is legal in few places, and nothing nests deeper than the format
-/// does.
+/// than its length. Each event is legal in few places, so nothing nests deeper than the format.
 class HeaderReader final : public json::json_sax_t {
  public:
   HeaderReader(const std::string& path, Header& header) : path_(path), header_(header) {}
@@ -169,8 +168,7 @@ class HeaderReader final : public json::json_sax_t {
   std::string* metadata_value_ = nullptr;
 };
 
-/// Bytes that the shape takes; -1 where that does not fit an int64, even if some other size is
-/// zero.
+/// Bytes that the shape takes; -1 where the product of its sizes but zeros does not fit an int64.
 int64_t bytes_of(const HeaderEntry& entry) {
   int64_t bytes = find_format(entry.dtype)->bytes;
   bool is_empty = false;

@@ -1,5 +1,4 @@
-// TensorDict: named tensors in the order they were added. What a state_dict and a safetensors file
-// hold.
+// TensorDict: named tensors in the order they were added, as a state_dict or a file holds them.
 #pragma once
 #include <initializer_list>
 #include <string>

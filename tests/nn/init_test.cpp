@@ -34,8 +34,7 @@ void check_moments(const Tensor& t, double std) {
   CHECK(std::fabs(m.std - std) < 5 * std / std::sqrt(2 * n));
 }
 
-/// Uniform on (-bound, bound): nothing outside, and with n draws the ends are approached within
-/// 20/n.
+/// Uniform on (-bound, bound): nothing outside, and n draws come within 20/n of both ends.
 void check_uniform(const Tensor& t, double bound) {
   check_moments(t, bound / std::sqrt(3.0));
   Moments m = moments(t);

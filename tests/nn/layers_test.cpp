@@ -113,9 +113,9 @@ TEST_CASE("pools") {
   CHECK(raw::to_vector<int>(nn::AvgPool2d(2, {.stride = 1})(x)) == std::vector{3, 4, 6, 7});
   CHECK(raw::to_vector<int>(nn::AvgPool2d({3, 1})(x)) == std::vector{4, 5, 6});
   Tensor padded = nn::AvgPool2d(2, {.stride = 3, .padding = 1})(x);
-  CHECK(raw::to_vector<float>(padded) == std::vector{0.25f});
+  CHECK(raw::to_vector<float>(padded) == std::vector{0.25f, 0.75f, 1.75f, 2.25f});
   padded = nn::AvgPool2d(2, {.stride = 3, .padding = 1, .count_include_pad = false})(x);
-  CHECK(raw::to_vector<float>(padded) == std::vector{1.0f});
+  CHECK(raw::to_vector<int>(padded) == std::vector{1, 3, 7, 9});
   CHECK(raw::to_vector<int>(nn::AdaptiveAvgPool2d(1)(x)) == std::vector{5});
   CHECK(nn::AdaptiveAvgPool2d({3, 2})(x).shape() == Shape{1, 1, 3, 2});
 }

@@ -328,7 +328,7 @@ TEST_CASE("safetensors: a corrupt file loads or gives an Error") {
                                 ",", "-",  "0",    "9",  "99999999999999999999",
                                 ".", "e9", "\xff", "F16"};
   int loaded = 0, refused = 0;
-  for (int trial = 0; trial < 3000; ++trial) {
+  for (int trial = 0; trial < 2000; ++trial) {
     std::string bad = good;
     for (size_t edits = 1 + below(3); edits > 0 && !bad.empty(); --edits) {
       size_t at = trial % 2 ? below(bad.size()) : below(std::min<size_t>(bad.size(), 300));
@@ -352,7 +352,7 @@ TEST_CASE("safetensors: a corrupt file loads or gives an Error") {
     }
   }
   CHECK(loaded > 0);  // flips among the data
-  CHECK(refused > 1000);
+  CHECK(refused > 500);
 }
 
 TEST_CASE("save_safetensors: failures leave the old file and nothing else") {
