@@ -21,6 +21,8 @@ class TemporaryFolder {
 
   std::string path(const std::string& name) const { return (folder_ / name).string(); }
   std::string write(const std::string& name, const std::string& bytes) const {
+    std::filesystem::remove(
+        path(name));  // a new file is not flushed on close, a truncated one may be
     std::ofstream(path(name), std::ios::binary) << bytes;
     return path(name);
   }
