@@ -1,13 +1,13 @@
-// What the losses of classes share: their checks, and the rows of an input with the target and the weight
-// of each.
+// What the losses of classes share: their checks, and the rows of an input with the target and the
+// weight of each.
 #pragma once
 #include "quern/ops/loss.h"
 #include "quern/ops/rows.h"
 
 namespace quern {
 
-/// The arguments of nll_loss and cross_entropy once checked. Row r of `along` (over dimension 1) has the
-/// r-th target in logical order, whatever the format.
+/// The arguments of nll_loss and cross_entropy once checked. Row r of `along` (over dimension 1)
+/// has the r-th target in logical order, whatever the format.
 class ClassTargets {
  public:
   ClassTargets(std::string_view op, const Tensor& input, const Tensor& target, const Tensor& weight,

@@ -13,8 +13,8 @@ namespace {
 
 using namespace kernels;
 
-/// Values and indices with the dimension kept, in x's format. Floating rows go to the kernels, which give
-/// the value in what they accumulate in: exact, so the element is taken from its place.
+/// Values and indices with the dimension kept, in x's format. Floating rows go to the kernels,
+/// which give the value in what they accumulate in: exact, so the element is taken from its place.
 MaxResult max_kept(std::string_view op, const Tensor& x, int dim) {
   Shape shape = x.shape();
   shape[dim] = 1;

@@ -7,8 +7,8 @@
 
 namespace quern {
 
-/// The elements of a dense tensor as they lie in memory, [outer][n][inner], n along the dimension. Row
-/// o·inner + i holds the elements (o, 0, i) ... (o, n-1, i).
+/// The elements of a dense tensor as they lie in memory, [outer][n][inner], n along the dimension.
+/// Row o·inner + i holds the elements (o, 0, i) ... (o, n-1, i).
 struct Along {
   int64_t outer, n, inner;
   int64_t rows() const { return outer * inner; }
@@ -24,13 +24,13 @@ struct RowData {
   void* y;
 };
 
-/// Calls body on every row of x, dy and y (all [outer][n][inner] of `itemsize` bytes an element; dy and y
-/// may be null). Where inner > 1, rows are gathered into scratch and y is scattered from it.
+/// Calls body on every row of x, dy and y (all [outer][n][inner] of `itemsize` bytes an element; dy
+/// and y may be null). Where inner > 1, rows are gathered into scratch and y is scattered from it.
 void for_each_row(const Along& shape, int64_t itemsize, const void* x, const void* dy, void* y,
                   FunctionRef<void(const RowData&)> body);
 
-/// The gradient of taking elements along a dimension: zeros of this shape and format, in dy's dtype, but
-/// dy[o][j][i] at [o][indices[o][j][i]][i].
+/// The gradient of taking elements along a dimension: zeros of this shape and format, in dy's
+/// dtype, but dy[o][j][i] at [o][indices[o][j][i]][i].
 Tensor scatter_along(const Shape& shape, MemoryFormat format, int dim, const Tensor& dy,
                      const Tensor& indices);
 

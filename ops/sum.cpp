@@ -58,8 +58,8 @@ void sum_integers(const Span& s, int64_t* y) {
       for (int64_t i = 0; i < s.inner; ++i) y[o * s.inner + i] += x[i];
 }
 
-/// [outer][inner] sums in the accumulator's dtype. Long sums are cut into parts by length alone, and the
-/// parts' sums summed in turn.
+/// [outer][inner] sums in the accumulator's dtype. Long sums are cut into parts by length alone, and
+/// the parts' sums summed in turn.
 Tensor sum_span(std::string_view op, const Span& s) {
   const DType dtype = s.x.dtype(), total = accumulator(dtype);
   if (s.n == 0 || dtype == DType::i64) {
@@ -72,6 +72,9 @@ Tensor sum_span(std::string_view op, const Span& s) {
   const int64_t strip = row ? 1 : std::min(s.inner, kColumns);
   const int64_t strips = (s.inner + strip - 1) / strip;
   const RowKernel& kernel = select_row(op, row ? RowOp::sum : RowOp::sum_rows, dtype);
+  VerboseOp line(op);
+  if (line)
+    line.set(kernel.name, to_string({s.outer, s.n, s.inner}), std::string(to_string(dtype)));
   const Tensor y = empty({s.outer * parts * s.inner}, total);
   const auto* from = static_cast<const std::byte*>(s.x.raw());
   auto* to = static_cast<std::byte*>(y.raw());
@@ -94,10 +97,8 @@ Tensor sum_span(std::string_view op, const Span& s) {
 
 /// Σ x in the accumulator's dtype, reduced dimensions kept, in x's format.
 Tensor sum_kept(std::string_view op, const Tensor& t, const Mask& reduced) {
-  VerboseOp line(op);
   Tensor x = is_floating(t.dtype()) ? t : raw::to(t, DType::i64);
   x = raw::contiguous(x, t.format());
-  if (line) line.set("rows", to_string(x.shape()), fmt::format("{}:{}", t.dtype(), t.format()));
   const bool last = x.format() == MemoryFormat::channels_last;
   const Dims order = last ? Dims{0, 2, 3, 1} : Dims{0, 1, 2, 3, 4, 5, 6, 7};
   const Shape kept = keepdim_shape(x, reduced);

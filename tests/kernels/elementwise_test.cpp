@@ -1,4 +1,5 @@
-// Every elementwise record against the f64 reference: bounds, special values, tails, scalar operands.
+// Every elementwise record against the f64 reference: bounds, special values, tails, scalar
+// operands.
 #include "records.h"
 
 #include <limits>
@@ -28,8 +29,8 @@ Parameters parameters(Binary op) {
                                         : Parameters{};
 }
 
-/// Error of the vector formulas in f32 roundoffs. sleef's functions are within 1 ULP, at most 2 of them;
-/// every other operation adds 1.
+/// Error of the vector formulas in f32 roundoffs. sleef's functions are within 1 ULP, at most 2 of
+/// them; every other operation adds 1.
 double bound(Unary op, double x, double y) {
   switch (op) {
     case Unary::neg:
@@ -43,7 +44,8 @@ double bound(Unary op, double x, double y) {
     // exp, +, /
     case Unary::sigmoid:
     case Unary::silu: return 4 * std::abs(y);
-    // 1 + erf(z) is off by 1 (its argument: 2·|z erf'(z)| < 1), 2 (erf), 2 (the sum); half of that, times x.
+    // 1 + erf(z) is off by 1 (its argument: 2·|z erf'(z)| < 1), 2 (erf), 2 (the sum); half of that,
+    // times x.
     case Unary::gelu: return 2.5 * std::abs(x) + std::abs(y);
   }
   return 0;
@@ -65,7 +67,8 @@ double bound(Binary op, double a, double b, double y) {
     case Binary::pow: return 2 * std::abs(y);
     case Binary::sigmoid_backward_y: return 3 * std::abs(y);
     case Binary::tanh_backward_y: return 4 * std::abs(y);
-    // Φ(x) 3.5; x·density: argument x²/2, exp 2, 3 products, of at most 0.25; their sum and the product.
+    // Φ(x) 3.5; x·density: argument x²/2, exp 2, 3 products, of at most 0.25; their sum and the
+    // product.
     case Binary::gelu_backward_x: return 8 * std::abs(a);
     // s is off by 4 of it, so 1 - s by 4s + 1; times s·|x|; 5 more operations on what is below 1.1.
     case Binary::silu_backward_x: {

@@ -14,7 +14,8 @@ namespace quern::test {
 
 inline constexpr double kRoundoff = 0x1p-24;  // of f32: half the distance from 1 to the next
 
-/// n elements of a dtype at an address that no vector is aligned to, between guards that must survive.
+/// n elements of a dtype at an address that no vector is aligned to, between guards that must
+/// survive.
 class Buffer {
  public:
   Buffer(DType dtype, int64_t n) : dtype_(dtype), n_(n), bytes_(kGuard * 2 + size(), kPattern) {}
@@ -61,9 +62,9 @@ class Buffer {
   std::vector<char> bytes_;
 };
 
-/// Is `got`, of this dtype, within `bound` roundoffs (absolute: times kRoundoff) of `expected`, before it was
-/// rounded to bf16? Infinities, NaN and zeros (sign included) must be the same; what is below the
-/// normal range may be flushed.
+/// Is `got`, of this dtype, within `bound` roundoffs (absolute: times kRoundoff) of `expected`,
+/// before it was rounded to bf16? Infinities, NaN and zeros (sign included) must be the same; what
+/// is below the normal range may be flushed.
 inline bool close(double got, double expected, double bound, DType dtype) {
   if (std::isnan(expected)) return std::isnan(got);
   const double rounded = static_cast<double>(static_cast<float>(expected));

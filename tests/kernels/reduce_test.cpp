@@ -59,8 +59,8 @@ struct Problem {
   int64_t index = -1;
 };
 
-/// Longest chain of additions in a vector sum of n: within a block over the narrowest vectors (4 of 4
-/// lanes), across accumulators and lanes, over blocks.
+/// Longest chain of additions in a vector sum of n: within a block over the narrowest vectors (4 of
+/// 4 lanes), across accumulators and lanes, over blocks.
 double depth(int64_t n) {
   return static_cast<double>(std::min<int64_t>(n, 4096) / 16 + 8 + n / 4096);
 }
@@ -71,8 +71,8 @@ double sum_of_magnitudes(Buffer& values, int64_t n, int64_t stride = 1, int64_t 
   return total;
 }
 
-/// Error of element i of the result in f32 roundoffs; sleef's functions are within 2 of them. x in -5..5, so
-/// that x - shift is off by at most `range`, and with it the logarithm of exp(x - shift).
+/// Error of element i of the result in f32 roundoffs; sleef's functions are within 2 of them. x in
+/// -5..5, so that x - shift is off by at most `range`, and with it the logarithm of exp(x - shift).
 double bound(RowOp op, Problem& p, int64_t i, double expected) {
   constexpr double range = 10;
   const double magnitude = std::abs(expected), log_n = std::log(static_cast<double>(p.n));

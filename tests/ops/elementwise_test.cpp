@@ -1,5 +1,5 @@
-// Arithmetic, functions and activations: values, broadcasting, formats, dtypes, gradients at and off the
-// kinks, errors. The accuracy of the kernels is tests/kernels/elementwise_test.cpp's.
+// Arithmetic, functions and activations: values, broadcasting, formats, dtypes, gradients at and
+// off the kinks, errors. The accuracy of the kernels is tests/kernels/elementwise_test.cpp's.
 #include <doctest/doctest.h>
 
 #include <limits>

@@ -104,8 +104,8 @@ TEST_CASE("cross_entropy in f32 and bf16: large logits, and the gradient's forma
     const Tensor exact = raw::to(x, DType::f64).detach().requires_grad_();
     const Tensor right = cross_entropy(exact, target);
     loss.backward(), right.backward();
-    // Logits differ by up to 20, the log of the sum is off by 260 roundoffs (its longest chain of additions) +
-    // 20; then the loss is rounded to bf16.
+    // Logits differ by up to 20, the log of the sum is off by 260 roundoffs (its longest chain of
+    // additions) + 20; then the loss is rounded to bf16.
     const double rounding = dtype == DType::bf16 ? 0x1p-8 : 0;
     CHECK_LE(std::abs(loss.item() - right.item()), 300 * 0x1p-24 + rounding * right.item());
     // p is off by the same, relatively; p and dx are at most 1/8.

@@ -77,8 +77,9 @@ TEST_CASE("sum and mean over any dimensions") {
 }
 
 TEST_CASE("long sums of f32 and bf16 keep their digits") {
-  // Blocked sums of n terms in 0..1 are off by at most (256 + 8 + n/4096 + 2) roundoffs of the total (see
-  // tests/kernels/reduce_test.cpp) row-wise, 256 + n/256 column-wise; a plain f32 loop by thousands.
+  // Blocked sums of n terms in 0..1 are off by at most (256 + 8 + n/4096 + 2) roundoffs of the
+  // total (see tests/kernels/reduce_test.cpp) row-wise, 256 + n/256 column-wise; a plain f32 loop
+  // by thousands.
   for (const DType dtype : {DType::f32, DType::bf16}) {
     const Tensor row = random({3, 200001}, 1, dtype, kFirst, 0, 1);
     const Tensor columns = raw::contiguous(raw::transpose(row, 0, 1));

@@ -70,27 +70,13 @@ struct Formula {
   }
 };
 
-/// The n elements at p, n at most a vector; the compiler drops the branch where n is that constant.
-template <class Arch, class T>
-Vec<float, Arch> take(const T* p, int64_t n) {
-  return n == kLanes<float, Arch> ? load<Arch>(p) : load_n<Arch>(p, n);
-}
-
-/// y[i] = f(i, n) for vectors of n elements from i on: whole ones, then the rest.
-template <class Arch, class T, class F>
-void each_vector(int64_t n, T* y, F f) {
-  constexpr int64_t width = kLanes<float, Arch>;
-  int64_t i = 0;
-  for (; i + width <= n; i += width) store<Arch>(y + i, f(i, width));
-  if (i < n) store_n<Arch>(y + i, f(i, n - i), n - i);
-}
-
 template <class Arch, class T, auto f>
-void unary(int64_t n, const void* x_, void* y, double p_, double q_) {
+void unary(int64_t n, const void* x_, void* y_, double p_, double q_) {
   const T* x = static_cast<const T*>(x_);
+  T* y = static_cast<T*>(y_);
   const Vec<float, Arch> p(static_cast<float>(p_)), q(static_cast<float>(q_));
-  each_vector<Arch>(n, static_cast<T*>(y),
-                    [=](int64_t i, int64_t m) { return f(take<Arch>(x + i, m), p, q); });
+  each_vector<T, Arch>(
+      n, [=](int64_t i, int, auto lanes) { lanes.store(y + i, f(lanes.load(x + i), p, q)); });
 }
 
 template <class Arch, class T, auto f>
@@ -99,21 +85,20 @@ void binary(int64_t n, const void* a_, const void* b_, void* y_, Run mode, doubl
   const T *a = static_cast<const T*>(a_), *b = static_cast<const T*>(b_);
   T* y = static_cast<T*>(y_);
   const F p(static_cast<float>(p_)), q(static_cast<float>(q_));
-  switch (mode) {
-    case Run::dense_dense:
-      return each_vector<Arch>(n, y, [=](int64_t i, int64_t m) {
-        return f(take<Arch>(a + i, m), take<Arch>(b + i, m), p, q);
-      });
-    case Run::scalar_dense:
-      return each_vector<Arch>(
-          n, y, [=, first = F(*static_cast<const float*>(a_))](int64_t i, int64_t m) {
-            return f(first, take<Arch>(b + i, m), p, q);
-          });
-    case Run::dense_scalar:
-      return each_vector<Arch>(
-          n, y, [=, second = F(*static_cast<const float*>(b_))](int64_t i, int64_t m) {
-            return f(take<Arch>(a + i, m), second, p, q);
-          });
+  if (mode == Run::dense_dense) {
+    each_vector<T, Arch>(n, [=](int64_t i, int, auto lanes) {
+      lanes.store(y + i, f(lanes.load(a + i), lanes.load(b + i), p, q));
+    });
+  } else if (mode == Run::scalar_dense) {
+    const F same(*static_cast<const float*>(a_));
+    each_vector<T, Arch>(n, [=](int64_t i, int, auto lanes) {
+      lanes.store(y + i, f(same, lanes.load(b + i), p, q));
+    });
+  } else {
+    const F same(*static_cast<const float*>(b_));
+    each_vector<T, Arch>(n, [=](int64_t i, int, auto lanes) {
+      lanes.store(y + i, f(lanes.load(a + i), same, p, q));
+    });
   }
 }
 
