@@ -1,5 +1,6 @@
 #include "quern/ops/pack_cache.h"
 
+#include <algorithm>
 #include <list>
 #include <mutex>
 

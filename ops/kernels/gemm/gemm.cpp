@@ -44,9 +44,9 @@ struct Blocks {
     constexpr int64_t kDepthBytes = 1024;  // of a row of a block: 256 f32 or 512 bf16
     constexpr int64_t kCells = 64;  // enough for tens of threads, where the shape has as many
     const int64_t k = padded_k(kernel, p.k);
-    depths = std::max<int64_t>(1, ceil_div(k * itemsize(kernel.a), kDepthBytes));
+    depths = ceil_div(k * itemsize(kernel.a), kDepthBytes);
     kc = round_up(ceil_div(k, depths), kernel.k_multiple);
-    depths = kc == 0 ? 0 : ceil_div(k, kc);
+    depths = ceil_div(k, kc);
 
     int64_t tiles_m = 128 / kernel.mr, tiles_n = 256 / kernel.nr;
     const auto cells = [&] {
@@ -69,10 +69,10 @@ bool usable_in_place(const GemmKernel& kernel, const GemmProblem& p) {
   return p.m <= 4 || p.a.row_stride * itemsize(kernel.a) % 2048 != 0;
 }
 
-/// Copies A[m×k] into dense rows of `ld`, zero from k to ld.
+/// Copies A[m×k] into rows ld apart, zero from k to padded_k.
 template <class T>
-void pack_a(const T* a, int64_t row_stride, int64_t col_stride, int64_t m, int64_t k, int64_t ld,
-            T* to) {
+void pack_a(const T* a, int64_t row_stride, int64_t col_stride, int64_t m, int64_t k,
+            int64_t padded_k, T* to, int64_t ld) {
   constexpr int64_t kBlock = 16;  // of rows, so that a transposed A is read by whole cache lines
   for (int64_t first = 0; first < m; first += kBlock) {
     const int64_t last = std::min(m, first + kBlock);
@@ -82,7 +82,7 @@ void pack_a(const T* a, int64_t row_stride, int64_t col_stride, int64_t m, int64
       for (int64_t p = 0; p < k; ++p)
         for (int64_t i = first; i < last; ++i) to[i * ld + p] = a[i * row_stride + p * col_stride];
     }
-    for (int64_t i = first; i < last; ++i) std::fill(to + i * ld + k, to + (i + 1) * ld, T{});
+    for (int64_t i = first; i < last; ++i) std::fill(to + i * ld + k, to + i * ld + padded_k, T{});
   }
 }
 
@@ -123,65 +123,100 @@ void finish(const GemmKernel& kernel, const GemmProblem& p, int64_t batch, int64
   else rows(std::type_identity<bfloat16>{}, f32);
 }
 
-struct Cell {
-  const GemmKernel& kernel;
-  const GemmProblem& p;
-  const Blocks& blocks;
-  int64_t batch, i0, j0;  // which product, first row and column
-  const void* panels;     // the product's packed B
+/// mc×nc of C, by one thread.
+class Cell {
+ public:
+  /// Of product `batch`, whose B is packed in `panels`, from row i0 and column j0.
+  Cell(const GemmKernel& kernel, const GemmProblem& p, const Blocks& blocks, const void* panels,
+       int64_t batch, int64_t i0, int64_t j0)
+      : kernel_(kernel),
+        p_(p),
+        blocks_(blocks),
+        panels_(panels),
+        batch_(batch),
+        i0_(i0),
+        j0_(j0),
+        m_(std::min(blocks.mc, p.m - i0)),
+        n_(std::min(blocks.nc, p.n - j0)) {
+    if (!usable_in_place(kernel, p)) {
+      // One cache line more than a block: rows must not start in the same sets of L1.
+      packed_ld_ = blocks.kc + 64 / itemsize(kernel.a);
+      packed_a_.emplace(m_ * packed_ld_ * itemsize(kernel.a));
+    }
+    if (!writes_directly(kernel, p)) {
+      // Sums over one block of k need a tile, over several the whole cell.
+      sums_whole_cell_ = blocks.depths > 1;
+      sums_ld_ = sums_whole_cell_ ? blocks.nc : kernel.nr;
+      sums_.emplace((sums_whole_cell_ ? blocks.mc : kernel.mr) * sums_ld_ * itemsize(kernel.c));
+    }
+  }
 
   void run() const {
-    const int64_t m = std::min(blocks.mc, p.m - i0), n = std::min(blocks.nc, p.n - j0);
-    const int64_t a_item = itemsize(kernel.a), c_item = itemsize(kernel.c);
-    const bool in_place = usable_in_place(kernel, p), direct = writes_directly(kernel, p);
-    std::optional<Workspace> a_pack, sums;
-    if (!in_place) a_pack.emplace(m * blocks.kc * a_item);
-    // Sums of one block of k need a tile, of several the whole cell.
-    const bool one_block = blocks.depths == 1;
-    const int64_t sum_ld = one_block ? kernel.nr : blocks.nc;
-    if (!direct) sums.emplace((one_block ? kernel.mr : blocks.mc) * sum_ld * c_item);
-
-    const auto* a0 = at(p.a.data, batch * p.a.batch_stride + i0 * p.a.row_stride, a_item);
-    for (int64_t depth = 0; depth < blocks.depths; ++depth) {
-      const int64_t p0 = depth * blocks.kc, k_left = padded_k(kernel, p.k) - p0;
-      const int64_t k = std::min(blocks.kc, k_left);
-      const void* a = at(a0, p0 * p.a.col_stride, a_item);
-      int64_t lda = p.a.row_stride;
-      if (!in_place) {
-        pack_rows(a, m, std::min(k, p.k - p0), k, a_pack->as<void>());
-        a = a_pack->as<void>(), lda = k;
-      }
-      for (int64_t j = 0; j < n; j += kernel.nr) {
-        const int64_t panel = (j0 + j) / kernel.nr;
-        const void* b =
-            at(panels, panel * panel_elements(kernel, p.k) + p0 * kernel.nr, itemsize(kernel.b));
-        for (int64_t i = 0; i < m; i += kernel.mr) {
-          const void* rows = at(a, i * lda, a_item);
-          GemmTile tile{.m = std::min<int64_t>(kernel.mr, m - i),
-                        .n = std::min<int64_t>(kernel.nr, n - j),
-                        .k = k,
-                        .batch = 1,
-                        .a = &rows,
-                        .lda = lda,
-                        .b = &b,
-                        .c = direct ? c_at(p, batch, i0 + i, j0 + j)
-                                    : at(sums->as<void>(), one_block ? 0 : i * sum_ld + j, c_item),
-                        .ldc = direct ? p.c_row_stride : sum_ld,
-                        .accumulate = depth > 0 || (direct && p.accumulate)};
-          kernel.run(tile);
-          if (!direct && depth + 1 == blocks.depths)
-            finish(kernel, p, batch, i0 + i, j0 + j, tile.m, tile.n, tile.c, tile.ldc);
-        }
+    for (int64_t depth = 0; depth < blocks_.depths; ++depth) {
+      const int64_t p0 = depth * blocks_.kc, k = std::min(blocks_.kc, padded_k(kernel_, p_.k) - p0);
+      const Rows a = rows_of_a(p0, k);
+      for (int64_t j = 0; j < n_; j += kernel_.nr) {
+        const int64_t panel = (j0_ + j) / kernel_.nr;
+        const void* b = at(panels_, panel * panel_elements(kernel_, p_.k) + p0 * kernel_.nr,
+                           itemsize(kernel_.b));
+        for (int64_t i = 0; i < m_; i += kernel_.mr) multiply(a, b, depth, k, i, j);
       }
     }
   }
 
-  void pack_rows(const void* a, int64_t m, int64_t k, int64_t ld, void* to) const {
-    visit_floating("gemm", kernel.a, [&]<class T>(std::type_identity<T>) {
-      pack_a(static_cast<const T*>(a), p.a.row_stride, p.a.col_stride, m, k, ld,
-             static_cast<T*>(to));
+ private:
+  struct Rows {
+    const void* data;
+    int64_t ld;
+  };
+
+  /// The cell's rows of A from column p0, in place or packed.
+  Rows rows_of_a(int64_t p0, int64_t k) const {
+    const void* a =
+        at(p_.a.data, batch_ * p_.a.batch_stride + i0_ * p_.a.row_stride + p0 * p_.a.col_stride,
+           itemsize(kernel_.a));
+    if (!packed_a_) return {a, p_.a.row_stride};
+    visit_floating("gemm", kernel_.a, [&]<class T>(std::type_identity<T>) {
+      pack_a(static_cast<const T*>(a), p_.a.row_stride, p_.a.col_stride, m_, std::min(k, p_.k - p0),
+             k, packed_a_->as<T>(), packed_ld_);
     });
+    return {packed_a_->as<void>(), packed_ld_};
   }
+
+  /// One tile, at row i and column j of the cell: a block of k, and after the last what finishes C.
+  void multiply(const Rows& a, const void* b, int64_t depth, int64_t k, int64_t i,
+                int64_t j) const {
+    const void* rows = at(a.data, i * a.ld, itemsize(kernel_.a));
+    GemmTile tile{.m = std::min<int64_t>(kernel_.mr, m_ - i),
+                  .n = std::min<int64_t>(kernel_.nr, n_ - j),
+                  .k = k,
+                  .batch = 1,
+                  .a = &rows,
+                  .lda = a.ld,
+                  .b = &b,
+                  .c = nullptr,
+                  .ldc = 0,
+                  .accumulate = depth > 0};
+    if (!sums_) {
+      tile.c = c_at(p_, batch_, i0_ + i, j0_ + j), tile.ldc = p_.c_row_stride;
+      tile.accumulate = tile.accumulate || p_.accumulate;
+      return kernel_.run(tile);
+    }
+    tile.c = at(sums_->as<void>(), sums_whole_cell_ ? i * sums_ld_ + j : 0, itemsize(kernel_.c));
+    tile.ldc = sums_ld_;
+    kernel_.run(tile);
+    if (depth + 1 == blocks_.depths)
+      finish(kernel_, p_, batch_, i0_ + i, j0_ + j, tile.m, tile.n, tile.c, tile.ldc);
+  }
+
+  const GemmKernel& kernel_;
+  const GemmProblem& p_;
+  const Blocks& blocks_;
+  const void* panels_;
+  int64_t batch_, i0_, j0_, m_, n_;
+  std::optional<Workspace> packed_a_, sums_;  // none: A in place, sums to C
+  int64_t packed_ld_ = 0, sums_ld_ = 0;
+  bool sums_whole_cell_ = false;
 };
 
 /// k = 0: sums of nothing.
@@ -238,7 +273,7 @@ void gemm(const GemmKernel& kernel, const GemmProblem& p) {
     const int64_t i0 = cell / blocks.columns % blocks.rows * blocks.mc;
     const int64_t j0 = cell % blocks.columns * blocks.nc;
     const void* b = at(panels, shared ? 0 : batch * b_bytes, 1);
-    Cell{kernel, p, blocks, batch, i0, j0, b}.run();
+    Cell(kernel, p, blocks, b, batch, i0, j0).run();
   });
 }
 
