@@ -28,8 +28,7 @@ struct Variable : AutogradMeta, std::enable_shared_from_this<Variable> {
   Tensor grad;                 ///< leaves only
   std::vector<std::function<Tensor(const Tensor&)>> hooks;
 
-  // The bf16 copy that autocast made of a leaf, and the version of the leaf's storage that it
-  // copies.
+  // Autocast's bf16 copy of a leaf, and which version of the leaf's storage it is a copy of.
   Tensor lowered;
   uint64_t lowered_version = 0;
 };
