@@ -147,9 +147,7 @@ class Reader {
 class Replacement {
  public:
   explicit Replacement(const std::string& path)
-      : path_(path),
-        temporary_(fmt::format("{}.{}.tmp", path, ::getpid())),
-        file_(temporary_, O_WRONLY | O_CREAT | O_EXCL) {
+      : path_(path), temporary_(free_name(path)), file_(temporary_, O_WRONLY | O_CREAT | O_EXCL) {
     require(file_.is_open());
   }
   ~Replacement() {
@@ -167,6 +165,13 @@ class Replacement {
   }
 
  private:
+  /// Past what a process that was killed may have left.
+  static std::string free_name(const std::string& path) {
+    for (int i = 0;; ++i) {
+      std::string name = fmt::format("{}.{}-{}.tmp", path, ::getpid(), i);
+      if (::access(name.c_str(), F_OK) != 0) return name;
+    }
+  }
   void require(bool ok) const {
     check(ok, "save_safetensors", "{}: expected a writable file, got: {}", path_, system_error());
   }

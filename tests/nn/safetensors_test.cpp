@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <csignal>
@@ -399,13 +400,16 @@ TEST_CASE("save_safetensors: failures leave the old file and nothing else") {
   CHECK(folder.count() == 1);
 }
 
-TEST_CASE("save_safetensors replaces an older file") {
+TEST_CASE("save_safetensors replaces an older file, and minds no stale temporary one") {
   TemporaryFolder folder;
+  std::string stale = fmt::format("f.{}-0.tmp", ::getpid());
+  folder.write(stale, "stale");
   save_safetensors(folder.path("f"), {{"old", ones({400})}});
   Tensor t = randn({3});
   save_safetensors(folder.path("f"), {{"new", t}});
   TensorDict loaded = load_safetensors(folder.path("f"));
   CHECK(loaded.size() == 1);
   CHECK(same(loaded.at("new"), t));
-  CHECK(folder.count() == 1);
+  CHECK(folder.read(stale) == "stale");
+  CHECK(folder.count() == 2);
 }
