@@ -61,9 +61,9 @@ class TapEngine {
   std::vector<PhaseWork> work_of(const Block& block) const;
   int64_t tap_items(const Block& block, const Tap& y, const Tap& x) const;
   void run_panel(const Block& block, const PhaseWork& work, const Panel& panel, const T* a,
-                 Acc* sums) const;
+                 Acc* sums, T* rounded) const;
   void start_tile(Acc* c, int64_t ldc, int64_t m, const Panel& panel) const;
-  void store_tile(const Acc* c, int64_t m, const Panel& panel, T* output) const;
+  void store_tile(const Acc* c, T* rounded, int64_t m, const Panel& panel, T* output) const;
   int64_t max_taps() const;
 
   const TapConv& conv_;
@@ -190,6 +190,7 @@ void TapEngine<T>::run_cell(int64_t block_index, int64_t part) const {
   }
   const int64_t kept = direct_ ? 0 : k_block_ < k_ ? pixels : gemm_.mr;
   const Workspace sums(kept * gemm_.nr * static_cast<int64_t>(sizeof(Acc)));
+  const Workspace rounded(gemm_.mr * gemm_.nr * static_cast<int64_t>(sizeof(T)));
 
   for (int64_t group = 0; group < conv_.groups; ++group) {
     const T* from = source_ + group * conv_.source_channels * source_strides_.c;
@@ -213,14 +214,15 @@ void TapEngine<T>::run_cell(int64_t block_index, int64_t part) const {
                         .first = group * conv_.output_channels + first,
                         .n = std::min<int64_t>(gemm_.nr, conv_.output_channels - first),
                         .b = packed_ + (group * panels_ + p) * conv_.kernel_taps() * k_ * gemm_.nr};
-      for (const PhaseWork& phase : work) run_panel(block, phase, panel, a, sums.as<Acc>());
+      for (const PhaseWork& phase : work)
+        run_panel(block, phase, panel, a, sums.as<Acc>(), rounded.as<T>());
     }
   }
 }
 
 template <class T>
 void TapEngine<T>::run_panel(const Block& block, const PhaseWork& work, const Panel& panel,
-                             const T* a, Acc* sums) const {
+                             const T* a, Acc* sums, T* rounded) const {
   // Offsets of every tap's A and B, row by row of taps.
   struct TapItems {
     int64_t a, b;
@@ -270,7 +272,7 @@ void TapEngine<T>::run_panel(const Block& block, const PhaseWork& work, const Pa
                      .c = c,
                      .ldc = ldc,
                      .accumulate = started || !first});
-        if (last && !direct_) store_tile(c, m, panel, out);
+        if (last && !direct_) store_tile(c, rounded, m, panel, out);
         if (k_block_ < k_) sum += gemm_.mr * gemm_.nr;
       }
     }
@@ -286,17 +288,26 @@ void TapEngine<T>::start_tile(Acc* c, int64_t ldc, int64_t m, const Panel& panel
   }
 }
 
+/// A tile of sums to the output: rounded for bf16; where channels are not
+/// innermost also transposed.
 template <class T>
-void TapEngine<T>::store_tile(const Acc* c, int64_t m, const Panel& panel, T* output) const {
+void TapEngine<T>::store_tile(const Acc* c, T* rounded, int64_t m, const Panel& panel,
+                              T* output) const {
   const int64_t step = out_strides_.x * conv_.x.output_step;
-  if (out_strides_.c == 1) {
-    for (int64_t i = 0; i < m; ++i)
-      for (int64_t j = 0; j < panel.n; ++j)
-        output[i * step + j] = static_cast<T>(c[i * gemm_.nr + j]);
+  const T* tile;
+  if constexpr (std::is_same_v<T, bfloat16>) {
+    if (out_strides_.c == 1) return store_rows(c, gemm_.nr, output, step, m, panel.n);
+    store_rows(c, gemm_.nr, rounded, gemm_.nr, m, panel.n);
+    tile = rounded;
+  } else {
+    tile = c;
+  }
+  if (step == 1) {
+    copy_matrix(sizeof(T), tile, 1, gemm_.nr, output, out_strides_.c, panel.n, m);
   } else {
     for (int64_t j = 0; j < panel.n; ++j)
       for (int64_t i = 0; i < m; ++i)
-        output[j * out_strides_.c + i * step] = static_cast<T>(c[i * gemm_.nr + j]);
+        output[j * out_strides_.c + i * step] = tile[i * gemm_.nr + j];
   }
 }
 

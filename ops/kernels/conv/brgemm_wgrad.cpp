@@ -293,32 +293,34 @@ void WgradEngine<T>::multiply(const Cell& cell, const Block& block, const T* a, 
 }
 
 /// dw of some rows of A and output channels: the partial sums of the ranges of pixels, in their
-/// order. They are read along output channels and written along input channels and taps, some rows
-/// at a time.
+/// order, some rows at a time. They lie along output channels, dw along input channels and taps.
 template <class T>
 void WgradEngine<T>::merge(int64_t group, int64_t rows, int64_t outputs, Acc* dw) const {
-  const Cell first = cell(group, 0, rows, outputs);
-  const int64_t range =
-      row_parts_ * output_parts_ * sums_items();  // from one range's sums to the next
+  const Cell cell = this->cell(group, 0, rows, outputs);
+  const int64_t range = row_parts_ * output_parts_ * sums_items();  // from one range to the next
   const int64_t taps = tap_rows_ * tap_columns_, at_once = 16;
-  std::vector<Acc> sums(static_cast<size_t>(at_once * taps * max_outputs_));
-  for (int64_t row0 = 0; row0 < first.rows.size; row0 += at_once) {
-    const int64_t count = std::min(at_once, first.rows.size - row0);
-    for (int64_t tap = 0; tap < taps; ++tap) {
-      const Acc* from = first.sums + (tap * max_rows_ + row0) * max_outputs_;
-      Acc* to = sums.data() + tap * at_once * max_outputs_;
-      std::copy_n(from, count * max_outputs_, to);
+  const int64_t line = max_outputs_ + 16;  // does not collide with the next in a cache set
+  std::vector<Acc> sums(static_cast<size_t>(at_once * taps * line));  // [row][tap][output channel]
+  for (int64_t row0 = 0; row0 < cell.rows.size; row0 += at_once) {
+    const int64_t count = std::min(at_once, cell.rows.size - row0);
+    for (int64_t i = 0; i < count * taps; ++i) {
+      const Acc* from = cell.sums + (i % taps * max_rows_ + row0 + i / taps) * max_outputs_;
+      Acc* to = sums.data() + i * line;
+      std::copy_n(from, cell.outputs.size, to);
       for (int64_t part = 1; part < pixel_parts_; ++part)
-        for (int64_t i = 0; i < count * max_outputs_; ++i) to[i] += from[part * range + i];
+        for (int64_t o = 0; o < cell.outputs.size; ++o) to[o] += from[part * range + o];
     }
-    for (int64_t o = 0; o < first.outputs.size; ++o) {
-      Acc* to = dw + (group * ocg_ + first.outputs.begin + o) * icg_ * p_.kh * p_.kw;
-      for (int64_t row = 0; row < count; ++row) {
-        const int64_t fold = (first.rows.begin + row0 + row) / icg_;
-        const int64_t c = (first.rows.begin + row0 + row) % icg_;
-        for (int64_t tap = 0; tap < taps; ++tap)
-          to[c * p_.kh * p_.kw + (x_axes_.size() > 1 ? tap * p_.kw + fold : tap)] =
-              sums[static_cast<size_t>((tap * at_once + row) * max_outputs_ + o)];
+    Acc* to = dw + (group * ocg_ + cell.outputs.begin) * icg_ * p_.kh * p_.kw;
+    const int64_t first = cell.rows.begin + row0;
+    if (x_axes_.size() == 1) {
+      copy_matrix(sizeof(Acc), sums.data(), 1, line, to + first * taps, icg_ * taps,
+                  cell.outputs.size, count * taps);
+    } else {  // folded: row = column of taps · icg + input channel, tap = row of taps
+      for (int64_t i = 0; i < count * taps; ++i) {
+        const int64_t row = first + i / taps;
+        const int64_t at = (row % icg_ * p_.kh + i % taps) * p_.kw + row / icg_;
+        for (int64_t o = 0; o < cell.outputs.size; ++o)
+          to[o * icg_ * p_.kh * p_.kw + at] = sums[static_cast<size_t>(i * line + o)];
       }
     }
   }

@@ -1,10 +1,8 @@
 #include "quern/ops/kernels/conv/pack.h"
 
 #include <algorithm>
-#include <cstddef>
-#include <cstring>
-#include <xsimd/xsimd.hpp>
-
+#include "quern/ops/kernels/conv/copy_kernel.h"
+#include "quern/tensor/cpu_features.h"
 #include "quern/tensor/dtype.h"
 
 namespace quern::kernels {
@@ -18,40 +16,25 @@ void visit_item(int64_t item, F f) {
   else f(std::type_identity<uint64_t>{});
 }
 
-/// dst[j][i] = src[i][j], a square of one SIMD register's items a side: rows i and i + half are
-/// interleaved log2(side) times.
-template <class T>
-void transpose_square(const T* src, int64_t src_stride, T* dst, int64_t dst_stride) {
-  using Batch = xsimd::batch<T>;
-  constexpr size_t side = Batch::size;
-  Batch rows[side], mixed[side];
-  for (size_t i = 0; i < side; ++i)
-    rows[i] = Batch::load_unaligned(src + static_cast<int64_t>(i) * src_stride);
-  for (size_t stage = 1; stage < side; stage *= 2) {
-    for (size_t i = 0; i < side / 2; ++i) {
-      mixed[2 * i] = xsimd::zip_lo(rows[i], rows[i + side / 2]);
-      mixed[2 * i + 1] = xsimd::zip_hi(rows[i], rows[i + side / 2]);
-    }
-    std::copy(mixed, mixed + side, rows);
-  }
-  for (size_t i = 0; i < side; ++i)
-    rows[i].store_unaligned(dst + static_cast<int64_t>(i) * dst_stride);
+const CopyKernel& copy_kernel() {
+#ifdef __x86_64__
+  if (isa_enabled(Isa::avx512)) return conv_copy_avx512;
+  if (isa_enabled(Isa::avx2)) return conv_copy_avx2;
+#endif
+  return conv_copy_portable;
 }
 
-/// dst[i][j] = src[j][i], dst rows × cols. A strip of columns fills whole cache lines of dst.
 template <class T>
-void transpose(const T* src, int64_t src_stride, T* dst, int64_t dst_stride, int64_t rows,
-               int64_t cols) {
-  constexpr int64_t side = xsimd::batch<T>::size, strip = 64 / sizeof(T);
-  const int64_t whole_rows = rows / side * side, whole_cols = cols / side * side;
-  for (int64_t begin = 0; begin < whole_cols; begin += strip)
-    for (int64_t i = 0; i < whole_rows; i += side)
-      for (int64_t j = begin; j < std::min(begin + strip, whole_cols); j += side)
-        transpose_square(src + j * src_stride + i, src_stride, dst + i * dst_stride + j,
-                         dst_stride);
-  for (int64_t i = 0; i < rows; ++i)
-    for (int64_t j = i < whole_rows ? whole_cols : 0; j < cols; ++j)
-      dst[i * dst_stride + j] = src[j * src_stride + i];
+Transpose* transpose_of(const CopyKernel& kernel) {
+  if constexpr (sizeof(T) == 2) return kernel.transpose16;
+  else if constexpr (sizeof(T) == 4) return kernel.transpose32;
+  else return kernel.transpose64;
+}
+
+/// A known count becomes a few vector moves instead of a call.
+template <int64_t kCount, class T>
+void copy_items(const T* __restrict src, T* __restrict dst) {
+  for (int64_t i = 0; i < kCount; ++i) dst[i] = src[i];
 }
 
 template <class T>
@@ -59,11 +42,13 @@ void copy_matrix(const T* src, int64_t row_stride, int64_t col_stride, T* dst, i
                  int64_t rows, int64_t cols) {
   if (col_stride == 1 && row_stride == cols && dst_stride == cols) {
     std::copy_n(src, rows * cols, dst);
+  } else if (col_stride == 1 && cols == 32) {
+    for (int64_t i = 0; i < rows; ++i) copy_items<32>(src + i * row_stride, dst + i * dst_stride);
   } else if (col_stride == 1) {
     for (int64_t i = 0; i < rows; ++i)
       std::copy_n(src + i * row_stride, cols, dst + i * dst_stride);
   } else if (row_stride == 1) {
-    transpose(src, col_stride, dst, dst_stride, rows, cols);
+    transpose_of<T>(copy_kernel())(src, col_stride, dst, dst_stride, rows, cols);
   } else {
     for (int64_t i = 0; i < rows; ++i)
       for (int64_t j = 0; j < cols; ++j)
@@ -115,21 +100,6 @@ void copy_block(const SourceCopy& copy, const Axis& y, const Axis& x, const Bloc
   }
 }
 
-/// A known count becomes a few vector moves instead of a call.
-template <int64_t kCount, class T>
-void copy_items(const T* __restrict src, T* __restrict dst) {
-  for (int64_t i = 0; i < kCount; ++i) dst[i] = src[i];
-}
-
-/// dst = a[0], b[0], a[1], b[1], ...
-template <class T>
-void interleave(const T* __restrict a, const T* __restrict b, int64_t n, T* __restrict dst) {
-  for (int64_t i = 0; i < n; ++i) {
-    dst[2 * i] = a[i];
-    dst[2 * i + 1] = b[i];
-  }
-}
-
 }  // namespace
 
 void copy_matrix(int64_t item, const void* src, int64_t row_stride, int64_t col_stride, void* dst,
@@ -156,16 +126,22 @@ void pack_panel_rows(const GemmKernel& kernel, const void* src, int64_t row_stri
       const int64_t p = row0 + i;
       return static_cast<T*>(panel) + p / kr * nr * kr + p % kr;
     };
+    if (kr == 1) return copy_matrix(from, row_stride, col_stride, at(0), nr, k, n);
     int64_t i = 0;
-    if (col_stride == 1 && kr == 1 && n == 32) {
-      for (; i < k; ++i) copy_items<32>(from + i * row_stride, at(i));
-    } else if (col_stride == 1 && kr == 2 && row0 % 2 == 0) {
+    if (sizeof(T) == 2 && col_stride == 1 && kr == 2 && row0 % 2 == 0) {
+      const CopyKernel& copy = copy_kernel();
       for (; i + 1 < k; i += 2)
-        interleave(from + i * row_stride, from + (i + 1) * row_stride, n, at(i));
+        copy.interleave16(from + i * row_stride, from + (i + 1) * row_stride, n, at(i));
     }
     for (; i < k; ++i)
       for (int64_t j = 0; j < n; ++j) at(i)[j * kr] = from[i * row_stride + j * col_stride];
   });
+}
+
+void store_rows(const float* src, int64_t src_stride, bfloat16* dst, int64_t dst_stride,
+                int64_t rows, int64_t cols) {
+  const CopyKernel& copy = copy_kernel();
+  for (int64_t i = 0; i < rows; ++i) copy.round(src + i * src_stride, cols, dst + i * dst_stride);
 }
 
 }  // namespace quern::kernels

@@ -4,6 +4,7 @@
 #include "quern/ops/kernels/conv/axis.h"
 #include "quern/ops/kernels/conv/strides.h"
 #include "quern/ops/kernels/gemm/gemm_kernel.h"
+#include "quern/tensor/bfloat16.h"
 
 namespace quern::kernels {
 
@@ -55,5 +56,9 @@ void copy_block(const SourceCopy& copy, const Axis& y, const Axis& x, const Bloc
 /// What it does not write, the caller has zeroed.
 void pack_panel_rows(const GemmKernel& kernel, const void* src, int64_t row_stride,
                      int64_t col_stride, int64_t k, int64_t n, int64_t row0, void* panel);
+
+/// dst[i][j] = src[i][j], rounded.
+void store_rows(const float* src, int64_t src_stride, bfloat16* dst, int64_t dst_stride,
+                int64_t rows, int64_t cols);
 
 }  // namespace quern::kernels

@@ -1,0 +1,122 @@
+// The loops of a CopyKernel on the compiler's vectors. Included by files with ISA flags, so all of it has
+// internal linkage.
+#pragma once
+#include "quern/ops/kernels/conv/copy_kernel.h"
+#include "quern/ops/kernels/simd.h"
+
+namespace quern::kernels {
+namespace {
+
+template <class T, int lanes>
+using Row = typename Native<T, lanes>::type;
+
+template <class V>
+V load_row(const void* p) {
+  V v;
+  __builtin_memcpy(&v, p, sizeof(v));
+  return v;
+}
+template <class V>
+void store_row(void* p, V v) {
+  __builtin_memcpy(p, &v, sizeof(v));
+}
+
+/// The first halves of a and b, or the last ones, interleaved.
+template <int first, int lanes, class V, int... i>
+V zip(V a, V b, std::integer_sequence<int, i...>) {
+  return __builtin_shufflevector(a, b, (first + i / 2 + i % 2 * lanes)...);
+}
+template <int lanes, class V>
+V zip_low(V a, V b) {
+  return zip<0, lanes>(a, b, std::make_integer_sequence<int, lanes>{});
+}
+template <int lanes, class V>
+V zip_high(V a, V b) {
+  return zip<lanes / 2, lanes>(a, b, std::make_integer_sequence<int, lanes>{});
+}
+
+/// A square of side × side. One stage interleaves rows i and i + side/2, which rotates the bits of an
+/// item's place (row, column) by one; log2(side) of them exchange row and column.
+template <class T, int side>
+void transpose_square(const T* src, int64_t src_stride, T* dst, int64_t dst_stride) {
+  using V = Row<T, side>;
+  V rows[side], mixed[side];
+  for (int i = 0; i < side; ++i) rows[i] = load_row<V>(src + i * src_stride);
+  for (int stage = 1; stage < side; stage *= 2) {
+    for (int i = 0; i < side / 2; ++i) {
+      mixed[2 * i] = zip_low<side>(rows[i], rows[i + side / 2]);
+      mixed[2 * i + 1] = zip_high<side>(rows[i], rows[i + side / 2]);
+    }
+    for (int i = 0; i < side; ++i) rows[i] = mixed[i];
+  }
+  for (int i = 0; i < side; ++i) store_row(dst + i * dst_stride, rows[i]);
+}
+
+/// Squares of `side`; those at the ends overlap their neighbours. What is narrower than a square takes
+/// smaller ones.
+template <class T, int side>
+void transpose_squares(const T* src, int64_t src_stride, T* dst, int64_t dst_stride, int64_t rows,
+                       int64_t cols) {
+  if constexpr (side < 4) {
+    for (int64_t i = 0; i < rows; ++i)
+      for (int64_t j = 0; j < cols; ++j) dst[i * dst_stride + j] = src[j * src_stride + i];
+  } else {
+    if (rows < side || cols < side)
+      return transpose_squares<T, side / 2>(src, src_stride, dst, dst_stride, rows, cols);
+    for (int64_t at_col = 0; at_col < cols; at_col += side) {
+      const int64_t j = at_col + side <= cols ? at_col : cols - side;
+      for (int64_t at_row = 0; at_row < rows; at_row += side) {
+        const int64_t i = at_row + side <= rows ? at_row : rows - side;
+        transpose_square<T, side>(src + j * src_stride + i, src_stride, dst + i * dst_stride + j,
+                                  dst_stride);
+      }
+    }
+  }
+}
+
+/// As many items a side as fill a register, at most 16: there are no more registers.
+template <class T, class Arch>
+void transpose(const void* src, int64_t src_stride, void* dst, int64_t dst_stride, int64_t rows,
+               int64_t cols) {
+  constexpr int lanes = static_cast<int>(xsimd::batch<T, Arch>::size);
+  transpose_squares<T, (lanes < 16 ? lanes : 16)>(static_cast<const T*>(src), src_stride,
+                                                  static_cast<T*>(dst), dst_stride, rows, cols);
+}
+
+template <class Arch>
+void interleave16(const void* a, const void* b, int64_t n, void* dst) {
+  constexpr int lanes = static_cast<int>(xsimd::batch<uint16_t, Arch>::size);
+  using V = Row<uint16_t, lanes>;
+  const auto *p = static_cast<const uint16_t*>(a), *q = static_cast<const uint16_t*>(b);
+  auto* to = static_cast<uint16_t*>(dst);
+  int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) {
+    const V v = load_row<V>(p + i), w = load_row<V>(q + i);
+    store_row(to + 2 * i, zip_low<lanes>(v, w));
+    store_row(to + 2 * i + lanes, zip_high<lanes>(v, w));
+  }
+  for (; i < n; ++i) {
+    to[2 * i] = p[i];
+    to[2 * i + 1] = q[i];
+  }
+}
+
+template <class Arch>
+void round(const float* src, int64_t n, bfloat16* dst) {
+  each_vector<bfloat16, Arch>(
+      n, [&](int64_t i, int, auto lanes) { lanes.store(dst + i, lanes.load(src + i)); });
+}
+
+template <class Arch>
+constexpr CopyKernel copy_kernel(const char* name, Isa isa) {
+  return {name,
+          isa,
+          transpose<uint16_t, Arch>,
+          transpose<uint32_t, Arch>,
+          transpose<uint64_t, Arch>,
+          interleave16<Arch>,
+          round<Arch>};
+}
+
+}  // namespace
+}  // namespace quern::kernels
