@@ -10,15 +10,18 @@
 #include <limits>
 #include <vector>
 
+#include "amx_emulation.h"
 #include "quern/ops/kernels/conv/conv.h"
 #include "quern/ops/kernels/conv/conv_records.h"
 #include "quern/ops/kernels/gemm/gemm_registry.h"
 #include "quern/tensor/cpu_features.h"
 #include "quern/tensor/dtype.h"
 #include "quern/tensor/parallel.h"
+#include "records.h"
 
 using namespace quern;
 using namespace quern::kernels;
+using quern::test::Buffer;
 
 namespace {
 
@@ -200,44 +203,6 @@ const std::vector<Case> kCases{
      .pad = {1, 1}},
 };
 
-/// A buffer of a dtype with guards on both sides, filled with NaN or integers.
-class Buffer {
- public:
-  Buffer(DType dtype, int64_t count)
-      : item_(itemsize(dtype)),
-        dtype_(dtype),
-        count_(count),
-        bytes_(static_cast<size_t>(count * item_ + 2 * kGuard), std::byte{0xff}) {}
-  Buffer(DType dtype, const std::vector<double>& values)
-      : Buffer(dtype, static_cast<int64_t>(values.size())) {
-    visit_floating("test", dtype, [&]<class T>(std::type_identity<T>) {
-      for (size_t i = 0; i < values.size(); ++i)
-        static_cast<T*>(data())[i] = static_cast<T>(values[i]);
-    });
-  }
-  void* data() { return bytes_.data() + kGuard; }
-  std::vector<double> values() {
-    std::vector<double> values(static_cast<size_t>(count_));
-    visit_floating("test", dtype_, [&]<class T>(std::type_identity<T>) {
-      for (size_t i = 0; i < values.size(); ++i)
-        values[i] = static_cast<double>(static_cast<const T*>(data())[i]);
-    });
-    return values;
-  }
-  bool guards_intact() const {
-    const auto ff = [](std::byte b) { return b == std::byte{0xff}; };
-    return std::all_of(bytes_.begin(), bytes_.begin() + kGuard, ff) &&
-           std::all_of(bytes_.end() - kGuard, bytes_.end(), ff);
-  }
-
- private:
-  static constexpr int64_t kGuard = 256;
-  int64_t item_;
-  DType dtype_;
-  int64_t count_;
-  std::vector<std::byte> bytes_;
-};
-
 /// -3 ... 3, exact in every dtype.
 std::vector<double> integers(int64_t count, uint32_t seed) {
   std::vector<double> values(static_cast<size_t>(count));
@@ -279,7 +244,7 @@ Results run(const ConvProblem& p, const ConvKernel& kernel, const GemmKernel& ge
   const auto packed = [&](const ConvPlan& plan) {
     Buffer b(p.dtype, plan.packed_bytes() / itemsize(p.dtype));
     plan.pack(w.data(), b.data());
-    CHECK(b.guards_intact());
+    CHECK(b.guarded());
     return plan.packed_bytes() > 0 ? b : w;
   };
   Buffer forward_weight = packed(plan(ConvPass::forward));
@@ -289,10 +254,10 @@ Results run(const ConvProblem& p, const ConvKernel& kernel, const GemmKernel& ge
                y_bias.data());
   conv_dgrad(plan(ConvPass::dgrad), dy.data(), dgrad_weight.data(), dx.data());
   conv_wgrad(plan(ConvPass::wgrad), x.data(), dy.data(), dw.data());
-  CHECK(y.guards_intact());
-  CHECK(y_bias.guards_intact());
-  CHECK(dx.guards_intact());
-  CHECK(dw.guards_intact());
+  CHECK(y.guarded());
+  CHECK(y_bias.guarded());
+  CHECK(dx.guarded());
+  CHECK(dw.guarded());
   return {y.values(), y_bias.values(), dx.values(), dw.values()};
 }
 
@@ -322,13 +287,12 @@ void check_case(const Case& c, MemoryFormat format, const std::vector<const Gemm
   }
 }
 
+/// Those that this machine runs, and the AMX kernel on emulated tiles.
 std::vector<const GemmKernel*> enabled_gemms() {
-  std::vector<const GemmKernel*> enabled;
+  std::vector<const GemmKernel*> enabled{&test::kEmulatedAmx};
   for (const GemmKernel* gemm : gemm_kernels()) {
-    if (isa_enabled(gemm->isa))
-      enabled.push_back(gemm);
-    else
-      MESSAGE("skipped ", std::string(gemm->name), ": ", why_disabled(gemm->isa));
+    if (isa_enabled(gemm->isa)) enabled.push_back(gemm);
+    else MESSAGE("skipped ", std::string(gemm->name), ": ", why_disabled(gemm->isa));
   }
   return enabled;
 }
@@ -461,7 +425,7 @@ TEST_CASE("The gradient of the bias sums dy") {
       const Data data(p);
       Buffer dy(dtype, data.dy), db(sum_dtype(dtype), p.oc);
       conv_bias_grad(p, dy.data(), db.data());
-      CHECK(db.guards_intact());
+      CHECK(db.guarded());
       std::vector<double> expected(static_cast<size_t>(p.oc));
       const bool last = format == MemoryFormat::channels_last;
       for (size_t i = 0; i < data.dy.size(); ++i) {

@@ -1,24 +1,11 @@
 // What the parts of conv_brgemm share.
 #pragma once
-#include <algorithm>
-
 #include "quern/ops/kernels/conv/axis.h"
 #include "quern/ops/kernels/conv/conv.h"
 #include "quern/ops/kernels/conv/pack.h"
+#include "quern/ops/kernels/conv/work.h"
 
 namespace quern::kernels {
-
-/// Cells of parallel work that a problem is cut into at least, where its shape allows: few if it has so few
-/// multiplications that threads would cost more than they bring.
-inline int64_t wanted_cells(int64_t multiplications) {
-  return std::clamp<int64_t>(multiplications >> 18, 1, 16);
-}
-
-constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-/// Size of the pieces when 0..n is cut into as few as possible of at most `largest`, alike.
-constexpr int64_t even_piece(int64_t n, int64_t largest) {
-  return ceil_div(n, ceil_div(n, largest));
-}
 
 /// The images and rows of a problem, cut into blocks alike.
 struct BlockGrid {

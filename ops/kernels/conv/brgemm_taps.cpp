@@ -1,14 +1,13 @@
 // The engine of forward and dgrad.
 //
-//   for each cell (block of images and rows, range of output channels)      in parallel
+//   for each cell (block of images and rows, range of panels), in parallel
 //     for each group
-//       copy the block of the source to scratch                             aims at half of L2
+//       copy the block of the source to scratch         aims at half of L2
 //       for each panel of nr output channels
 //         for each phase of y, of x
-//           for each block of source channels                               B of all taps: a
-//           quarter of L2
+//           for each block of source channels           B of all taps aims at a quarter of L2
 //             for each run of output pixels, for each tile of mr
-//               C[mr × nr] += Σ taps A[mr × channels] · B[channels × nr]    the micro-kernel
+//               C[mr × nr] += Σ taps A[mr × channels] · B[channels × nr]
 //
 // A is the source itself where it needs no padding and channels are innermost.
 #include <algorithm>
@@ -25,8 +24,8 @@
 namespace quern::kernels {
 namespace {
 
-/// Output pixels that a tile may run along: neighbours here are `a_step` items apart in A and
-/// `output_step` in the output, and the same rows of taps reach all of them.
+/// Output pixels that tiles run along: equally spaced in A and in the output, and reached by the
+/// same rows of taps.
 struct Run {
   int64_t a, output;  // of the first pixel
   int64_t length;
@@ -52,16 +51,23 @@ class TapEngine {
   }
 
  private:
+  /// nr output channels of a group.
   struct Panel {
-    int64_t group, first, n;  // output channels
-    const T* b;
+    int64_t first, n;  // in the output
+    const T* b;        // [tap][k/kr][nr][kr]
+  };
+  /// What a cell holds: the source, and sums that aren't kept in the output.
+  struct Memory {
+    const T* a;
+    Acc* sums;   // [tile][mr][nr] of a panel; of one tile if each is finished at once
+    T* rounded;  // [mr][nr]
   };
 
   void run_cell(int64_t block, int64_t part) const;
   std::vector<PhaseWork> work_of(const Block& block) const;
   int64_t tap_items(const Block& block, const Tap& y, const Tap& x) const;
-  void run_panel(const Block& block, const PhaseWork& work, const Panel& panel, const T* a,
-                 Acc* sums, T* rounded) const;
+  void run_panel(const Block& block, const PhaseWork& work, const Panel& panel,
+                 const Memory& memory) const;
   void start_tile(Acc* c, int64_t ldc, int64_t m, const Panel& panel) const;
   void store_tile(const Acc* c, T* rounded, int64_t m, const Panel& panel, T* output) const;
   int64_t max_taps() const;
@@ -74,10 +80,11 @@ class TapEngine {
 
   int64_t source_total_, output_total_;  // channels of all groups
   ImageStrides source_strides_, out_strides_;
-  int64_t k_, k_block_;  // of a product; of one pass over it
-  bool in_place_;        // A is the source
-  int64_t pitch_;        // items between positions of A
-  int64_t panels_;       // of a group's output channels
+  int64_t k_, k_block_;             // of a product; of one pass over it
+  bool in_place_;                   // A is the source
+  int64_t pitch_;                   // items between positions of A
+  int64_t a_pixel_, output_pixel_;  // items between neighbouring outputs of a run
+  int64_t panels_;                  // of a group's output channels
   BlockGrid grid_;
   int64_t parts_;  // of the panels
   bool direct_;    // C is the output
@@ -109,6 +116,9 @@ TapEngine<T>::TapEngine(const TapConv& conv, const GemmKernel& gemm, const T* so
            : conv.folded ? conv.source_channels
                          : without_collisions(gemm, k_);
 
+  a_pixel_ = in_place_ ? source_strides_.x * x.stride() : x.stretch * pitch_;
+  output_pixel_ = out_strides_.x * x.output_step;
+
   const int64_t fit = l2 / 4 / (max_taps() * gemm.nr * item);
   const int64_t line = std::max<int64_t>(gemm.k_multiple, 64 / item);
   k_block_ = fit >= k_ ? k_ : std::min(k_, round_up(even_piece(k_, std::max(fit, line)), line));
@@ -126,6 +136,7 @@ TapEngine<T>::TapEngine(const TapConv& conv, const GemmKernel& gemm, const T* so
     grid_.block_rows = ceil_div(grid_.block_rows, 2);
 }
 
+/// Products that make one tile, at most.
 template <class T>
 int64_t TapEngine<T>::max_taps() const {
   size_t rows = 1, columns = 1;
@@ -134,12 +145,14 @@ int64_t TapEngine<T>::max_taps() const {
   return static_cast<int64_t>(conv_.folded ? rows : rows * columns);
 }
 
+/// From an output pixel's place in A to what a tap reads for it.
 template <class T>
 int64_t TapEngine<T>::tap_items(const Block& block, const Tap& y, const Tap& x) const {
   if (in_place_) return y.offset * source_strides_.y + x.offset * source_strides_.x;
   return Scratch(conv_.y, conv_.x, block.rows).tap(y, x) * pitch_;
 }
 
+/// The runs of every phase in a block.
 template <class T>
 std::vector<PhaseWork> TapEngine<T>::work_of(const Block& block) const {
   const Axis &y = conv_.y, &x = conv_.x;
@@ -147,7 +160,6 @@ std::vector<PhaseWork> TapEngine<T>::work_of(const Block& block) const {
   const int64_t a_image = in_place_ ? source_strides_.n : scratch.image() * pitch_;
   const int64_t a_row =
       in_place_ ? source_strides_.y * y.stride() : scratch.width * y.stretch * pitch_;
-  const int64_t a_pixel = in_place_ ? source_strides_.x * x.stride() : x.stretch * pitch_;
   std::vector<PhaseWork> all;
   for (const Phase& py : y.phases) {
     for (const Phase& px : x.phases) {
@@ -162,8 +174,8 @@ std::vector<PhaseWork> TapEngine<T>::work_of(const Block& block) const {
                         .rows = y.live_taps(py, block.row + i)};
           // Rows that follow each other without a gap, in A and in the output, are one run.
           Run* last = work.runs.empty() ? nullptr : &work.runs.back();
-          if (last && run.rows == last->rows && run.a == last->a + last->length * a_pixel &&
-              run.output == last->output + last->length * out_strides_.x * x.output_step)
+          if (last && run.rows == last->rows && run.a == last->a + last->length * a_pixel_ &&
+              run.output == last->output + last->length * output_pixel_)
             last->length += run.length;
           else work.runs.push_back(run);
         }
@@ -210,19 +222,19 @@ void TapEngine<T>::run_cell(int64_t block_index, int64_t part) const {
     }
     for (int64_t p = panels_ * part / parts_; p < panels_ * (part + 1) / parts_; ++p) {
       const int64_t first = p * gemm_.nr;
-      const Panel panel{.group = group,
-                        .first = group * conv_.output_channels + first,
+      const Panel panel{.first = group * conv_.output_channels + first,
                         .n = std::min<int64_t>(gemm_.nr, conv_.output_channels - first),
                         .b = packed_ + (group * panels_ + p) * conv_.kernel_taps() * k_ * gemm_.nr};
       for (const PhaseWork& phase : work)
-        run_panel(block, phase, panel, a, sums.as<Acc>(), rounded.as<T>());
+        run_panel(block, phase, panel, {a, sums.as<Acc>(), rounded.as<T>()});
     }
   }
 }
 
+/// One panel of output channels of one phase.
 template <class T>
 void TapEngine<T>::run_panel(const Block& block, const PhaseWork& work, const Panel& panel,
-                             const T* a, Acc* sums, T* rounded) const {
+                             const Memory& memory) const {
   // Offsets of every tap's A and B, row by row of taps.
   struct TapItems {
     int64_t a, b;
@@ -237,28 +249,25 @@ void TapEngine<T>::run_panel(const Block& block, const PhaseWork& work, const Pa
     }
   std::vector<const void*> tap_a(taps.size()), tap_b(taps.size());
 
-  const int64_t a_pixel =
-      in_place_ ? source_strides_.x * conv_.x.stride() : conv_.x.stretch * pitch_;
-  const int64_t output_pixel = out_strides_.x * conv_.x.output_step;
   for (int64_t k0 = 0; k0 < k_; k0 += k_block_) {
     const bool first = k0 == 0, last = k0 + k_block_ >= k_;
-    Acc* sum = sums;
+    Acc* sum = memory.sums;
     for (const Run& run : work.runs) {
       const int64_t begin = run.rows.begin * static_cast<int64_t>(row_taps);
       const int64_t batch = (run.rows.end - run.rows.begin) * static_cast<int64_t>(row_taps);
       const int64_t step = even_piece(run.length, gemm_.mr);
       for (int64_t i = 0; i < run.length; i += step) {
         const int64_t m = std::min(step, run.length - i);
-        T* out = output_ + run.output + i * output_pixel + panel.first * out_strides_.c;
+        T* out = output_ + run.output + i * output_pixel_ + panel.first * out_strides_.c;
         Acc* c = sum;
         if constexpr (std::is_same_v<T, Acc>)
           if (direct_) c = out;
-        const int64_t ldc = direct_ ? output_pixel : gemm_.nr;
+        const int64_t ldc = direct_ ? output_pixel_ : gemm_.nr;
         const bool started = first && (bias_ || batch == 0);
         if (started) start_tile(c, ldc, m, panel);
         for (int64_t t = 0; t < batch; ++t) {
           const TapItems& tap = taps[static_cast<size_t>(begin + t)];
-          tap_a[static_cast<size_t>(t)] = a + run.a + i * a_pixel + tap.a + k0;
+          tap_a[static_cast<size_t>(t)] = memory.a + run.a + i * a_pixel_ + tap.a + k0;
           tap_b[static_cast<size_t>(t)] = panel.b + tap.b + k0 * gemm_.nr;
         }
         if (batch > 0)
@@ -267,12 +276,12 @@ void TapEngine<T>::run_panel(const Block& block, const PhaseWork& work, const Pa
                      .k = std::min(k_block_, k_ - k0),
                      .batch = batch,
                      .a = tap_a.data(),
-                     .lda = a_pixel,
+                     .lda = a_pixel_,
                      .b = tap_b.data(),
                      .c = c,
                      .ldc = ldc,
                      .accumulate = started || !first});
-        if (last && !direct_) store_tile(c, rounded, m, panel, out);
+        if (last && !direct_) store_tile(c, memory.rounded, m, panel, out);
         if (k_block_ < k_) sum += gemm_.mr * gemm_.nr;
       }
     }
@@ -288,26 +297,24 @@ void TapEngine<T>::start_tile(Acc* c, int64_t ldc, int64_t m, const Panel& panel
   }
 }
 
-/// A tile of sums to the output: rounded for bf16; where channels are not
-/// innermost also transposed.
+/// A tile of sums to the output: rounded for bf16; where channels are not innermost, transposed.
 template <class T>
 void TapEngine<T>::store_tile(const Acc* c, T* rounded, int64_t m, const Panel& panel,
                               T* output) const {
-  const int64_t step = out_strides_.x * conv_.x.output_step;
   const T* tile;
   if constexpr (std::is_same_v<T, bfloat16>) {
-    if (out_strides_.c == 1) return store_rows(c, gemm_.nr, output, step, m, panel.n);
+    if (out_strides_.c == 1) return store_rows(c, gemm_.nr, output, output_pixel_, m, panel.n);
     store_rows(c, gemm_.nr, rounded, gemm_.nr, m, panel.n);
     tile = rounded;
   } else {
     tile = c;
   }
-  if (step == 1) {
+  if (output_pixel_ == 1) {
     copy_matrix(sizeof(T), tile, 1, gemm_.nr, output, out_strides_.c, panel.n, m);
   } else {
     for (int64_t j = 0; j < panel.n; ++j)
       for (int64_t i = 0; i < m; ++i)
-        output[j * out_strides_.c + i * step] = tile[i * gemm_.nr + j];
+        output[j * out_strides_.c + i * output_pixel_] = tile[i * gemm_.nr + j];
   }
 }
 

@@ -5,7 +5,6 @@
 #include "quern/ops/kernels/conv/brgemm.h"
 #include "quern/ops/kernels/gemm/gemm_registry.h"
 #include "quern/tensor/dtype.h"
-#include "quern/tensor/parallel.h"
 
 namespace quern::kernels {
 namespace {
@@ -43,7 +42,8 @@ void pack_weight(const ConvPlan& plan, const void* weight, void* packed) {
   const int64_t product = panel_elements(gemm, conv.k());  // items of one tap's panel
   const int64_t fold = conv.folded ? kw : 1;               // taps of one product
 
-  const auto pack_panel = [&](int64_t cell) {
+  // An item that is moved takes about as long as 16 multiplications.
+  parallel_pieces(conv.groups * panels, 16 * conv.kernel_taps() * product, [&](int64_t cell) {
     const int64_t group = cell / panels, first = cell % panels * gemm.nr;
     const int64_t n = std::min<int64_t>(gemm.nr, conv.output_channels - first);
     const auto* from = static_cast<const std::byte*>(weight) +
@@ -54,10 +54,6 @@ void pack_weight(const ConvPlan& plan, const void* weight, void* packed) {
       pack_panel_rows(gemm, from + tap * item, matrix.k_stride, matrix.n_stride,
                       conv.source_channels, n, tap % fold * conv.source_channels,
                       panel + tap / fold * product * item);
-  };
-  const int64_t grain = ceil_div(1 << 14, conv.kernel_taps() * product);
-  parallel_chunks(conv.groups * panels, grain, [&](int64_t begin, int64_t end) {
-    for (int64_t cell = begin; cell < end; ++cell) pack_panel(cell);
   });
 }
 

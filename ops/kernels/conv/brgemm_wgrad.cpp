@@ -23,7 +23,6 @@
 #include "quern/ops/kernels/gemm/gemm_registry.h"
 #include "quern/tensor/cpu_features.h"
 #include "quern/tensor/dtype.h"
-#include "quern/tensor/parallel.h"
 #include "quern/tensor/storage.h"
 
 namespace quern::kernels {
@@ -61,6 +60,7 @@ class WgradEngine {
   void merge(int64_t group, int64_t rows, int64_t outputs, Acc* dw) const;
   void choose_split();
 
+  int64_t multiplications() const { return p_.n * p_.oh * p_.ow * icg_ * p_.oc * p_.kh * p_.kw; }
   int64_t runs(const Block& block) const {
     return linear_ ? block.images : block.images * block.rows;
   }
@@ -135,8 +135,8 @@ void WgradEngine<T>::choose_split() {
     return (a + rows * round_up(p_.ow, gemm_.k_multiple) * max_outputs_) *
            static_cast<int64_t>(sizeof(T));
   });
-  const int64_t cells = wanted_cells(p_.n * p_.oh * p_.ow * icg_ * p_.oc * p_.kh * p_.kw);
-  const int64_t wanted = ceil_div(cells, p_.groups * row_parts_ * output_parts_);
+  const int64_t wanted =
+      ceil_div(wanted_cells(multiplications()), p_.groups * row_parts_ * output_parts_);
   // Partial sums cost memory traffic: no more of them than x and dy themselves.
   const int64_t affordable =
       1 + (p_.n * (p_.ic * p_.ih * p_.iw + p_.oc * p_.oh * p_.ow)) / (p_.oc * icg_ * taps);
@@ -176,11 +176,12 @@ void WgradEngine<T>::run(Acc* dw) {
   const Workspace sums(p_.groups * pixel_parts_ * channel_cells * sums_items() *
                        static_cast<int64_t>(sizeof(Acc)));
   sums_ = sums.as<Acc>();
-  parallel_for(p_.groups * pixel_parts_ * channel_cells, [&](int64_t i) {
+  const int64_t cells = p_.groups * pixel_parts_ * channel_cells;
+  parallel_pieces(cells, multiplications() / cells, [&](int64_t i) {
     run_cell(cell(i / channel_cells / pixel_parts_, i / channel_cells % pixel_parts_,
                   i % channel_cells / output_parts_, i % output_parts_));
   });
-  parallel_for(p_.groups * channel_cells, [&](int64_t i) {
+  parallel_pieces(p_.groups * channel_cells, pixel_parts_ * sums_items(), [&](int64_t i) {
     merge(i / channel_cells, i % channel_cells / output_parts_, i % output_parts_, dw);
   });
 }

@@ -1,8 +1,8 @@
 // The seven loops. Every sum runs in the accumulator's type and is rounded once.
 #include "quern/ops/kernels/conv/conv_records.h"
 #include "quern/ops/kernels/conv/strides.h"
+#include "quern/ops/kernels/conv/work.h"
 #include "quern/tensor/dtype.h"
-#include "quern/tensor/parallel.h"
 
 namespace quern::kernels {
 namespace {
@@ -12,15 +12,17 @@ struct Shape {
       : x(p.format, p.ic, p.ih, p.iw),
         y(p.format, p.oc, p.oh, p.ow),
         icg(p.ic / p.groups),
-        ocg(p.oc / p.groups) {}
+        ocg(p.oc / p.groups),
+        work(p.n * p.oc * p.oh * p.ow * icg * p.kh * p.kw) {}
   ImageStrides x, y;
   int64_t icg, ocg;  // channels of a group
+  int64_t work;      // multiplications
 };
 
 template <class T>
 void forward(const ConvProblem& p, const T* x, const T* w, const Accumulator<T>* bias, T* y) {
   const Shape s(p);
-  parallel_for(p.n * p.oc, [&](int64_t cell) {
+  parallel_pieces(p.n * p.oc, s.work / (p.n * p.oc), [&](int64_t cell) {
     const int64_t n = cell / p.oc, o = cell % p.oc;
     for (int64_t oy = 0; oy < p.oh; ++oy) {
       for (int64_t ox = 0; ox < p.ow; ++ox) {
@@ -48,7 +50,7 @@ void forward(const ConvProblem& p, const T* x, const T* w, const Accumulator<T>*
 template <class T>
 void dgrad(const ConvProblem& p, const T* dy, const T* w, T* dx) {
   const Shape s(p);
-  parallel_for(p.n * p.ic, [&](int64_t cell) {
+  parallel_pieces(p.n * p.ic, s.work / (p.n * p.ic), [&](int64_t cell) {
     const int64_t n = cell / p.ic, c = cell % p.ic;
     for (int64_t iy = 0; iy < p.ih; ++iy) {
       for (int64_t ix = 0; ix < p.iw; ++ix) {
@@ -77,7 +79,7 @@ void dgrad(const ConvProblem& p, const T* dy, const T* w, T* dx) {
 template <class T>
 void wgrad(const ConvProblem& p, const T* x, const T* dy, Accumulator<T>* dw) {
   const Shape s(p);
-  parallel_for(p.oc * s.icg, [&](int64_t cell) {
+  parallel_pieces(p.oc * s.icg, s.work / (p.oc * s.icg), [&](int64_t cell) {
     const int64_t o = cell / s.icg, c = o / s.ocg * s.icg + cell % s.icg;
     for (int64_t r = 0; r < p.kh; ++r) {
       for (int64_t q = 0; q < p.kw; ++q) {
