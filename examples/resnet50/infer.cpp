@@ -15,10 +15,10 @@ namespace resnet50 {
 using namespace quern;
 
 void infer(const Options& options) {
+  DataLoader loader(options);
   nn::ResNet model = make_model(options);
   model.eval();
   const nn::CrossEntropyLoss criterion;
-  DataLoader loader(options);
   Report report(options, loader.shape(), count_parameters(model));
   const NoGradGuard no_grad;
   const AutocastGuard autocast(options.amp);

@@ -8,9 +8,11 @@ namespace resnet50 {
 using namespace quern;
 
 nn::ResNet make_model(const Options& options) {
+  const bool given = !options.weights.empty();
+  const TensorDict weights = given ? load_safetensors(options.weights) : TensorDict();
   manual_seed(options.seed);
   nn::ResNet model = nn::resnet(options.arch);
-  if (!options.weights.empty()) model.load_state_dict(load_safetensors(options.weights));
+  if (given) model.load_state_dict(weights);
   return model;
 }
 

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
+#include <charconv>
 #include <cstdlib>
 #include <limits>
 #include <set>
@@ -17,8 +18,11 @@ CLI::Validator integer(int64_t low, int64_t high = kMaxInteger) {
   const auto expected = high == kMaxInteger ? fmt::format("an integer of at least {}", low)
                                             : fmt::format("an integer in {}..{}", low, high);
   return {[=](const std::string& text) -> std::string {
-            int64_t value = 0;
-            const bool ok = CLI::detail::lexical_cast(text, value) && value >= low && value <= high;
+            int64_t value = 0;  // CLI11 takes the nearest integer for one that does not fit
+            const char* end = text.data() + text.size();
+            const auto parsed = std::from_chars(text.data(), end, value);
+            const bool ok =
+                parsed.ec == std::errc() && parsed.ptr == end && value >= low && value <= high;
             return ok ? "" : fmt::format("expected {}, got {}", expected, text);
           },
           ""};

@@ -21,7 +21,7 @@ struct Options {
   std::string weights;
 
   std::string opt = "sgd";
-  double lr = 0.02, momentum = 0.9, weight_decay = 1e-4;
+  double lr = 0.005, momentum = 0.9, weight_decay = 1e-4;
 
   bool amp = false, channels_last = false;
   int threads = 0;  // 0: one a core

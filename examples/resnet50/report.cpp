@@ -78,7 +78,7 @@ void Report::end_step(double loss) {
 
   const auto done = static_cast<int64_t>(losses_.size());
   if (terminal_) print_bar(done);
-  else if ((done - 1) % options_.print_freq == 0 || done == options_.total_steps())
+  else if ((done - 1) % options_.steps % options_.print_freq == 0 || done == options_.total_steps())
     print_line(done - 1);
 }
 

@@ -40,10 +40,10 @@ TensorDict gradients(const nn::ResNet& model) {
 }  // namespace
 
 void train(const Options& options) {
+  DataLoader loader(options);
   nn::ResNet model = make_model(options);
   const nn::CrossEntropyLoss criterion;
   const auto optimizer = make_optimizer(options, model);
-  DataLoader loader(options);
   Report report(options, loader.shape(), count_parameters(model));
   Tensor logits;
 

@@ -50,12 +50,11 @@ TEST_CASE("training lowers the loss, with either optimizer, format and precision
   const TemporaryFolder folder;
   const std::string json = folder / "json";
   for (const std::string options :
-       {"--lr 0.02", "--opt adamw --lr 0.001", "--lr 0.02 --channels-last", "--lr 0.02 --amp",
-        "--lr 0.02 --amp --channels-last"}) {
+       {"--lr 0.02", "--lr 0.001 --opt adamw --channels-last", "--lr 0.02 --amp --channels-last"}) {
     CAPTURE(options);
-    resnet50("train" + kTiny + "--steps 6 " + options + " --json " + json);
+    resnet50("train" + kTiny + "--steps 4 " + options + " --json " + json);
     const std::vector<double> loss = load_json(json).at("loss");
-    CHECK(loss.size() == 6);
+    CHECK(loss.size() == 4);
     CHECK(loss.back() < 0.5 * loss.front());
   }
 }
@@ -95,15 +94,15 @@ TEST_CASE("the JSON tells settings and measurements") {
 }
 
 TEST_CASE("a pipe gets plain lines") {
-  const std::string out = resnet50("train" + kTiny + "--steps 3 --epochs 2 -p 2");
+  const std::string out = resnet50("train" + kTiny + "--steps 2 --epochs 2 -p 3");
   CHECK(out.find('\r') == std::string::npos);
   CHECK(out.find('\x1b') == std::string::npos);
   const std::regex line(
-      R"(Epoch: \[(\d)\]\[(\d)/3\] Time [\d.]+ \([\d.]+\) Data [\d.]+ \([\d.]+\) Loss [\d.]+ \([\d.]+\))");
+      R"(Epoch: \[(\d)\]\[(\d)/2\] Time [\d.]+ \([\d.]+\) Data [\d.]+ \([\d.]+\) Loss [\d.]+ \([\d.]+\))");
   std::string steps;
   for (std::sregex_iterator match(out.begin(), out.end(), line), end; match != end; ++match)
     steps += (*match)[1].str() + (*match)[2].str() + " ";
-  CHECK(steps == "01 03 12 13 ");
+  CHECK(steps == "01 11 12 ");
 }
 
 TEST_CASE("a terminal gets a progress bar") {
@@ -135,7 +134,7 @@ TEST_CASE("any number of threads trains to the same bits") {
     std::vector<TensorDict> saved, grads;
     std::vector<std::vector<double>> losses;
     for (const std::string threads : {"1", "2", "3"}) {
-      resnet50("train" + kTiny + "--steps 3 --dummy-size 5 " + options + " --threads " + threads +
+      resnet50("train" + kTiny + "--steps 2 --dummy-size 5 " + options + " --threads " + threads +
                " --save " + folder / "save" + " --dump-grads " + folder / "grads" + " --json " +
                folder / "json");
       saved.push_back(load_safetensors(folder / "save"));
@@ -162,8 +161,7 @@ TEST_CASE("a seed names a run") {
 
 TEST_CASE("fake images are cycled") {
   const TemporaryFolder folder;
-  resnet50("train" + kTiny + "--lr 0 --momentum 0 --dummy-size 6 --steps 6 --json " +
-           folder / "json");
+  resnet50("infer" + kTiny + "--dummy-size 6 --steps 6 --json " + folder / "json");
   const std::vector<double> loss = load_json(folder / "json").at("loss");
   // Without learning the loss depends on the images alone: 0-3, 4-1, 2-5, and so on.
   for (size_t i : {0, 1, 2}) CHECK(loss[i] == loss[i + 3]);
