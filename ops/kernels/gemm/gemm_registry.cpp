@@ -42,26 +42,36 @@ constexpr int64_t round_up(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-/// kKr of the kernel; b's columns lie 1 apart, or any distance.
+/// Packs one panel of a kernel whose kr is kKr.
 template <int kKr, class T>
 void pack_panel(const GemmKernel& kernel, const T* b, int64_t row_stride, int64_t col_stride,
                 int64_t k, int64_t n, T* panel) {
-  constexpr int64_t kBlock = 16;  // of rows: a B that lies by columns is read by whole cache lines
-  const int64_t row = int64_t{kernel.nr} * kKr;
   if (n < kernel.nr || k % kernel.k_multiple != 0)
     std::fill_n(panel, panel_elements(kernel, k), T{});
-  for (int64_t first = 0; first < k; first += kBlock) {
-    const int64_t last = std::min(k, first + kBlock);
-    if (col_stride == 1) {
-      for (int64_t p = first; p < last; ++p)
-        for (int64_t j = 0; j < n; ++j)
-          panel[p / kKr * row + j * kKr + p % kKr] = b[p * row_stride + j];
-    } else {
+  const int64_t nr = kernel.nr, whole = k / kKr * kKr;
+  // The strides of the two usual layouts are passed as constants.
+  const auto group = [=](int64_t p, int64_t j, int64_t row_stride, int64_t col_stride) {
+    for (int q = 0; q < kKr; ++q)
+      panel[p * nr + j * kKr + q] = b[(p + q) * row_stride + j * col_stride];
+  };
+  const auto by_columns = [=](int64_t row_stride) {
+    constexpr int64_t kBlock = 16;  // of rows: whole cache lines of b, few of the panel
+    for (int64_t first = 0; first < whole; first += kBlock)
       for (int64_t j = 0; j < n; ++j)
-        for (int64_t p = first; p < last; ++p)
-          panel[p / kKr * row + j * kKr + p % kKr] = b[p * row_stride + j * col_stride];
-    }
+        for (int64_t p = first; p < std::min(whole, first + kBlock); p += kKr)
+          group(p, j, row_stride, col_stride);
+  };
+  if (col_stride == 1) {
+    for (int64_t p = 0; p < whole; p += kKr)
+      for (int64_t j = 0; j < n; ++j) group(p, j, row_stride, 1);
+  } else if (row_stride == 1) {
+    by_columns(1);
+  } else {
+    by_columns(row_stride);
   }
+  for (int64_t p = whole; p < k; ++p)
+    for (int64_t j = 0; j < n; ++j)
+      panel[whole * nr + j * kKr + p - whole] = b[p * row_stride + j * col_stride];
 }
 
 }  // namespace
