@@ -31,11 +31,12 @@ struct Pool {
 };
 
 struct PoolKernel {
-  const char* name;  // pool_<dtype>_nhwc_<isa>; the naive one, for any number of channels, ends in
-                     // _reference
+  const char*
+      name;  // pool_<dtype>_<layout>_<isa>; the naive one, for both layouts, ends in _reference
+             // _reference
   Isa isa;
   DType dtype;
-  int64_t min_channels;  // vectors lie along channels: not worth it, and refused, below this
+  int64_t min_channels, max_channels;  // vectors lie along channels, or along the rows of one
   /// y [w.out][channels] and, unless null, index: the number th·w.kernel + tw of the tap that holds
   /// the maximum. That is the first of the largest; NaN is larger than any, the last of them the
   /// largest.

@@ -3,16 +3,11 @@
 #include <limits>
 
 #include "quern/ops/kernels/pool/pool_registry.h"
+#include "quern/ops/kernels/pool/pool_taps.h"
 #include "quern/tensor/bfloat16.h"
 
 namespace quern::kernels {
 namespace {
-
-/// The tap of the window of output o that reads input i; -1 if none does.
-int64_t tap_of(const PoolAxis& axis, int64_t i, int64_t o) {
-  const int64_t distance = i + axis.padding - o * axis.stride;
-  return distance % axis.dilation == 0 ? distance / axis.dilation : -1;
-}
 
 /// T: the elements' type. Sums are f64.
 template <class T>
@@ -110,7 +105,9 @@ struct Reference {
   }
 
   static constexpr PoolKernel record(const char* name, DType dtype) {
-    return {name, Isa::portable, dtype, 1, max_forward, max_backward, avg_forward, avg_backward};
+    return {
+        name,        Isa::portable, dtype,       1,           std::numeric_limits<int64_t>::max(),
+        max_forward, max_backward,  avg_forward, avg_backward};
   }
 };
 

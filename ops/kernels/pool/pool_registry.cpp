@@ -13,7 +13,7 @@ std::span<const PoolKernel* const> pool_kernels() {
 #ifdef __x86_64__
              std::span(pool_avx512), std::span(pool_avx2),
 #endif
-             std::span(pool_portable), std::span(pool_reference)})
+             std::span(pool_portable), std::span(pool_planes), std::span(pool_reference)})
       for (const PoolKernel& record : records) all.push_back(&record);
     return all;
   }();
@@ -22,7 +22,8 @@ std::span<const PoolKernel* const> pool_kernels() {
 
 const PoolKernel& select_pool_kernel(DType dtype, int64_t channels) {
   return *first_enabled("pool", pool_kernels(), [&](const PoolKernel& kernel) {
-    return kernel.dtype == dtype && kernel.min_channels <= channels;
+    return kernel.dtype == dtype && kernel.min_channels <= channels &&
+           channels <= kernel.max_channels;
   });
 }
 

@@ -6,7 +6,8 @@
 
 namespace quern::kernels {
 
-extern const PoolKernel pool_avx512[3], pool_avx2[3], pool_portable[3], pool_reference[3];
+extern const PoolKernel pool_avx512[3], pool_avx2[3], pool_portable[3], pool_planes[3],
+    pool_reference[3];
 
 /// All records, best first.
 std::span<const PoolKernel* const> pool_kernels();

@@ -1,7 +1,7 @@
 // The pool kernels on vectors of xsimd along channels, once an instruction set. A window's rows are
 // read from the L1 cache by all windows that share them; its state stays in registers.
 #pragma once
-#include "quern/ops/kernels/pool/pool_kernel.h"
+#include "quern/ops/kernels/pool/pool_taps.h"
 #include "quern/ops/kernels/simd.h"
 
 namespace quern::kernels {
@@ -44,12 +44,6 @@ struct ChannelPool {
     return load_index(padded, AllLanes<Arch>{});
   }
 
-  /// The tap of output o's window that reads input i; -1 if none does.
-  static int64_t tap_of(const PoolAxis& axis, int64_t i, int64_t o) {
-    const int64_t distance = i + axis.padding - o * axis.stride;
-    if (axis.dilation == 1) return distance;
-    return distance % axis.dilation == 0 ? distance / axis.dilation : -1;
-  }
   static V tap(int64_t number) { return V(static_cast<Wide<T>>(number)); }
 
   template <class Index>
@@ -171,7 +165,7 @@ struct ChannelPool {
   }
 
   static constexpr PoolKernel record(const char* name, Isa isa, DType dtype) {
-    return {name, isa, dtype, 2, max_forward, max_backward, avg_forward, avg_backward};
+    return {name, isa, dtype, 2, INT64_MAX, max_forward, max_backward, avg_forward, avg_backward};
   }
 };
 

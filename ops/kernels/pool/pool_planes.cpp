@@ -1,0 +1,164 @@
+// The pool kernels on planes of contiguous tensors: portable loops. The state of a stretch of a row is
+// kept in the L1 cache, and taps are the outer loop, so that the inner one runs along the row without a
+// branch.
+#include <algorithm>
+#include <limits>
+
+#include "quern/ops/kernels/pool/pool_registry.h"
+#include "quern/ops/kernels/pool/pool_taps.h"
+#include "quern/tensor/bfloat16.h"
+
+namespace quern::kernels {
+namespace {
+
+constexpr int64_t kStretch = 256;  // elements of a row
+
+/// The first o with o·stride + offset >= at; 0 rather than a negative one.
+int64_t first_at(int64_t at, int64_t offset, int64_t stride) {
+  return at <= offset ? 0 : (at - offset + stride - 1) / stride;
+}
+
+/// T: the elements' type. W: what they are computed in.
+template <class T, class W>
+struct Planes {
+  /// stride 0: that of the axis, not known to the compiler.
+  template <int64_t known_stride, class Index>
+  static void max_forward_strided(const Pool& pool, const T* x, int64_t row, T* y, Index* index) {
+    const PoolAxis& axis = pool.w;
+    const int64_t stride = known_stride != 0 ? known_stride : axis.stride;
+    const PoolRange rows = pool.h.inputs[row];
+    const int64_t first_row = tap_of(pool.h, rows.begin, row) * axis.kernel;
+    for (int64_t start = 0; start < axis.out; start += kStretch) {
+      const int64_t stop = std::min(axis.out, start + kStretch);
+      W best[kStretch];
+      int32_t best_tap[kStretch];
+      for (int64_t o = start; o < stop; ++o) {
+        best[o - start] = -std::numeric_limits<W>::infinity();
+        best_tap[o - start] =
+            static_cast<int32_t>(first_row + tap_of(axis, axis.inputs[o].begin, o));
+      }
+      int64_t tap = first_row;
+      for (int64_t h = rows.begin; h < rows.end; h += pool.h.dilation)
+        for (int64_t tw = 0; tw < axis.kernel; ++tw, ++tap) {
+          const int64_t offset = tw * axis.dilation - axis.padding;
+          const int64_t begin = std::max(start, first_at(0, offset, stride));
+          const int64_t end = std::min(stop, first_at(axis.in, offset, stride));
+          const T* from = x + h * axis.in;
+          for (int64_t o = begin; o < end; ++o) {
+            const W value = static_cast<W>(from[o * stride + offset]);
+            const bool larger = (value > best[o - start]) | (value != value);
+            best[o - start] = larger ? value : best[o - start];
+            best_tap[o - start] = larger ? static_cast<int32_t>(tap) : best_tap[o - start];
+          }
+        }
+      for (int64_t o = start; o < stop; ++o) y[o] = static_cast<T>(best[o - start]);
+      if (index == nullptr) continue;
+      for (int64_t o = start; o < stop; ++o) index[o] = static_cast<Index>(best_tap[o - start]);
+    }
+  }
+
+  template <class Index>
+  static void max_forward_as(const Pool& pool, const T* x, int64_t row, T* y, Index* index) {
+    if (pool.w.stride == 1) max_forward_strided<1>(pool, x, row, y, index);
+    else if (pool.w.stride == 2) max_forward_strided<2>(pool, x, row, y, index);
+    else max_forward_strided<0>(pool, x, row, y, index);
+  }
+
+  template <class Index>
+  static void max_backward_as(const Pool& pool, const T* dy, const Index* index, int64_t row,
+                              T* dx) {
+    const PoolAxis& axis = pool.w;
+    const PoolRange rows = pool.h.outputs[row];
+    for (int64_t start = 0; start < axis.in; start += kStretch) {
+      const int64_t stop = std::min(axis.in, start + kStretch);
+      W sum[kStretch] = {};
+      for (int64_t oh = rows.begin; oh < rows.end; ++oh) {
+        const int64_t th = tap_of(pool.h, row, oh);
+        if (th < 0) continue;
+        for (int64_t tw = 0; tw < axis.kernel; ++tw) {
+          const int64_t offset = tw * axis.dilation - axis.padding, tap = th * axis.kernel + tw;
+          const int64_t begin = first_at(start, offset, axis.stride);
+          const int64_t end = std::min(axis.out, first_at(stop, offset, axis.stride));
+          const T* from = dy + oh * axis.out;
+          const Index* winner = index + oh * axis.out;
+          W passed[kStretch];  // by a loop of its own, without a branch, for the vectoriser
+          for (int64_t o = begin; o < end; ++o) {
+            const W value = static_cast<W>(from[o]);
+            passed[o - begin] = winner[o] == static_cast<Index>(tap) ? value : W(0);
+          }
+          for (int64_t o = begin; o < end; ++o)
+            sum[o * axis.stride + offset - start] += passed[o - begin];
+        }
+      }
+      for (int64_t i = start; i < stop; ++i) dx[i] = static_cast<T>(sum[i - start]);
+    }
+  }
+
+  static void max_forward(const Pool& pool, const void* x_, int64_t row, void* y_, void* index) {
+    const T* x = static_cast<const T*>(x_);
+    T* y = static_cast<T*>(y_);
+    if (pool.wide_index) max_forward_as(pool, x, row, y, static_cast<int32_t*>(index));
+    else max_forward_as(pool, x, row, y, static_cast<uint8_t*>(index));
+  }
+
+  static void max_backward(const Pool& pool, const void* dy_, const void* index, int64_t row,
+                           void* dx_) {
+    const T* dy = static_cast<const T*>(dy_);
+    T* dx = static_cast<T*>(dx_);
+    if (pool.wide_index) max_backward_as(pool, dy, static_cast<const int32_t*>(index), row, dx);
+    else max_backward_as(pool, dy, static_cast<const uint8_t*>(index), row, dx);
+  }
+
+  static W divisor(const Pool& pool, int64_t oh, int64_t ow) {
+    return static_cast<W>(pool.h.divisor[oh] * pool.w.divisor[ow]);
+  }
+
+  /// A window is summed row by row, then over rows: the error grows with h + w, not with h·w.
+  static void avg_forward(const Pool& pool, const void* x_, int64_t row, void* y_) {
+    const T* x = static_cast<const T*>(x_);
+    T* y = static_cast<T*>(y_);
+    const PoolRange rows = pool.h.inputs[row];
+    for (int64_t ow = 0; ow < pool.w.out; ++ow) {
+      const PoolRange columns = pool.w.inputs[ow];
+      W sum = 0;
+      for (int64_t h = rows.begin; h < rows.end; ++h) {
+        W row_sum = 0;
+        for (int64_t w = columns.begin; w < columns.end; ++w)
+          row_sum += static_cast<W>(x[h * pool.w.in + w]);
+        sum += row_sum;
+      }
+      y[ow] = static_cast<T>(sum / divisor(pool, row, ow));
+    }
+  }
+
+  static void avg_backward(const Pool& pool, const void* dy_, int64_t row, void* dx_) {
+    const T* dy = static_cast<const T*>(dy_);
+    T* dx = static_cast<T*>(dx_);
+    const PoolRange rows = pool.h.outputs[row];
+    for (int64_t w = 0; w < pool.w.in; ++w) {
+      const PoolRange columns = pool.w.outputs[w];
+      W sum = 0;
+      for (int64_t oh = rows.begin; oh < rows.end; ++oh) {
+        W row_sum = 0;
+        for (int64_t ow = columns.begin; ow < columns.end; ++ow)
+          row_sum += static_cast<W>(dy[oh * pool.w.out + ow]) / divisor(pool, oh, ow);
+        sum += row_sum;
+      }
+      dx[w] = static_cast<T>(sum);
+    }
+  }
+
+  static constexpr PoolKernel record(const char* name, DType dtype) {
+    return {name, Isa::portable, dtype, 1, 1, max_forward, max_backward, avg_forward, avg_backward};
+  }
+};
+
+}  // namespace
+
+constinit const PoolKernel pool_planes[3] = {
+    Planes<float, float>::record("pool_f32_nchw_portable", DType::f32),
+    Planes<bfloat16, float>::record("pool_bf16_nchw_portable", DType::bf16),
+    Planes<double, double>::record("pool_f64_nchw_portable", DType::f64),
+};
+
+}  // namespace quern::kernels
