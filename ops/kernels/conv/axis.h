@@ -10,9 +10,9 @@
 // Scratch holds the source zero-padded. With stride 2, even and odd pixels lie in two planes, so
 // that neighbouring outputs read neighbours whatever the stride:
 //
-//     source        . a b c d e f .      (. padding)        stride 2, kernel 3, padding 1
-//     plane 0       . b d f              tap 0: shift 0,  tap 2: shift 1
-//     plane 1       a c e .              tap 1: shift 0
+//     source    . a b c d e f .     (. padding)     stride 2, kernel 3, padding 1
+//     plane 0   . b d f             tap 0: shift 0, tap 2: shift 1
+//     plane 1   . a c e             tap 1: shift 1
 //
 // Planes that no tap reads are left out. Output i reads tap t at position i·stretch + t.shift of
 // t.plane.

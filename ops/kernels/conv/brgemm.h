@@ -45,8 +45,9 @@ struct TapConv {
   int64_t images, groups;
   int64_t source_channels, output_channels;  // of a group
   int64_t kernel_rows, kernel_columns;       // of taps that are products of their own
-  /// A row of taps is one product over kw·source_channels consecutive items. For few source
-  /// channels.
+  /// A row of taps is one product over kw·source_channels consecutive items: for few source
+  /// channels. Padding k reads on into the next pixels, which meet zero weights; a NaN or infinity
+  /// there reaches outputs that are so much further to the left.
   bool folded;
   DType dtype;
   MemoryFormat format;

@@ -1,15 +1,12 @@
-// The gradient of the weight: dw[o][c][tap] = Σ over pixels of dy[pixel][o] · x[pixel under
-// tap][c].
+// The gradient of the weight: dw[o][c][tap] = Σ over pixels of dy[pixel][o] · x[pixel under tap][c].
 //
-//   for each cell (group, range of blocks of pixels, range of rows of A, range of output channels)
-//   in parallel
-//     for each block of pixels                                          both packs aim at half of
-//     L2
+//   for each cell (group, range of blocks of pixels, of rows of A, of output channels), in parallel
+//     for each block of pixels                            A and B together aim at half of L2
 //       A = x transposed to [channel][position], zero-padded as in axis.h
 //       B = dy in panels [pixel][nr output channels]
 //       for each tap, for each tile of mr channels and nr output channels
-//         C[mr × nr] += Σ runs of pixels A[mr × run] · B[run × nr]      the micro-kernel
-//   sum the cells' C over the ranges of pixels, in order, into dw
+//         C[mr × nr] += Σ runs of pixels A[mr × run] · B[run × nr]
+//   dw = the cells' C, summed over the ranges of pixels in their order
 //
 // A tap is an offset into A. A run of pixels is a row of outputs, so that padding is left out;
 // where rows are too short for the kernel's k_multiple, it is all rows of the block's image with

@@ -2,23 +2,26 @@
 //
 // The way of a call, from the API to the tile and back:
 //
-//   ops/conv2d.cpp       checks the arguments, makes a ConvProblem, plans and runs the forward
-//   pass, and
-//                        records a closure that plans and runs dgrad and wgrad
-//   conv.cpp             plan_conv(): the first ConvKernel that takes the problem; prints
-//   QUERN_VERBOSE lines brgemm_taps.cpp      forward and dgrad are one engine: output pixel (y, x)
-//   is a sum over taps of
-//                        source pixel · weight, and a dgrad is a forward with other taps (axis.h).
-//                        It copies a block of the source to a padded scratch, where each tap is an
-//                        offset, and hands tiles of output pixels to
-//   gemm/gemm_kernel.h   the batch-reduce GEMM micro-kernel, one product a tap, C the output tile
-//   brgemm_wgrad.cpp     the gradient of the weight: the same micro-kernel summing over pixels
-//   instead axis.h               which source pixel a tap reads, in every mix of stride, padding
-//   and dilation pack.h               what is copied: source to scratch, weight and dy to panels
-//   conv_reference.cpp   the seven loops: the oracle, and the last candidate
+// 1. ops/conv2d.cpp checks the arguments and makes a ConvProblem; plan_conv() (conv.cpp) takes the
+//    first ConvKernel that has no reason to refuse: conv_brgemm, else conv_reference, the seven
+//    loops that are also the oracle of the tests.
+// 2. brgemm.cpp turns the problem into taps: an output pixel is a sum over taps of source pixel ·
+//    weight. axis.h tells which source pixel a tap reads, for any stride, padding and dilation.
+// 3. brgemm_taps.cpp runs it: a block of the source is copied to a zero-padded scratch in which
+//    each tap is an offset (pack.h), or read where it lies; the weight is packed in panels
+//    (brgemm_weight.cpp; kept between calls by ops/pack_cache.h).
+// 4. For each tile of output pixels and channels one call of the batch-reduce GEMM micro-kernel
+//    (gemm/gemm_kernel.h) adds up the products of all taps, and the tile is stored.
+// 5. Backward, the closure that conv2d recorded asks for dgrad, the gradient of x: steps 2 to 4
+//    with dy as the source and other taps, one set for each remainder of a pixel modulo the stride;
+//    and for wgrad, the gradient of the weight (brgemm_wgrad.cpp): the same micro-kernel summing
+//    over pixels instead of channels.
 //
-// Layouts: x, y and their gradients are in the problem's format; a group's weight is
-// [oc/groups, ic/groups, kh, kw], all groups contiguous.
+// Around them: work.h cuts work into cells by shape alone; copy_kernel.h holds the vector loops
+// under pack.h, an instruction set a record; conv_bias_grad.cpp sums dy.
+//
+// Layouts: x, y and their gradients are in the problem's format, weight and dw are
+// [oc, ic/groups, kh, kw].
 #pragma once
 #include <cstdint>
 #include <span>
@@ -41,8 +44,8 @@ struct ConvProblem {
   DType dtype;  // of x, weight and y: f32, bf16 or f64
   MemoryFormat format;
 
-  /// "mb16_ic64oc64_ih56oh56kh3sh1dh0ph1_iw56ow56kw3sw1dw0pw1", the field's notation (dh: dilation
-  /// - 1).
+  /// "mb16_ic64oc64_ih56oh56kh3sh1dh0ph1_iw56ow56kw3sw1dw0pw1", the field's notation; dh is
+  /// dilation_h - 1.
   std::string to_string() const;
 };
 
@@ -55,7 +58,7 @@ struct ConvKernel {
   const char* name;
   /// Why it does not take the pass of this problem; null if it does.
   const char* (*why_not)(const ConvProblem&, ConvPass);
-  /// Of the packed weight that forward and dgrad read; 0 if they read the weight itself.
+  /// Size of the packed weight that forward and dgrad read; 0 if they read the weight itself.
   int64_t (*packed_bytes)(const ConvPlan&);
   void (*pack)(const ConvPlan&, const void* weight, void* packed);
   void (*forward)(const ConvPlan&, const void* x, const void* packed, const void* bias, void* y);
@@ -82,6 +85,7 @@ struct ConvPlan {
 ConvPlan plan_conv(const ConvProblem& problem, ConvPass pass, const GemmKernel* gemm = nullptr);
 
 // `packed` is what plan.pack() made, or the weight itself where packed_bytes() is 0.
+
 /// y = conv(x, weight) + bias; bias may be null.
 void conv_forward(const ConvPlan& plan, const void* x, const void* packed, const void* bias,
                   void* y);

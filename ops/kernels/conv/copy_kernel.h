@@ -1,5 +1,4 @@
-// The vector loops under pack.h: a record an instruction set, first the best. Seen by files compiled with
-// ISA flags.
+// The vector loops under pack.h, a record an instruction set. Seen by files with ISA flags.
 #pragma once
 #include <cstdint>
 
