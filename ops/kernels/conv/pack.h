@@ -8,10 +8,6 @@
 
 namespace quern::kernels {
 
-constexpr int64_t round_up(int64_t value, int64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
-
 /// dst[i][j] = src[i·row_stride + j·col_stride] for i < rows, j < cols; dst rows are dst_stride
 /// apart. Row copies and transposes, which have a stride of 1, are fast.
 void copy_matrix(int64_t item, const void* src, int64_t row_stride, int64_t col_stride, void* dst,
