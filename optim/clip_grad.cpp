@@ -53,10 +53,8 @@ void scale_(const Tensor& t, double factor) {
       for (int64_t i = begin; i < end; ++i) x[i] = static_cast<T>(static_cast<Compute>(x[i]) * by);
     });
   });
-  if (dense.is_same(t))
-    t.storage()->bump_version();
-  else
-    raw::copy_(t, dense);
+  if (dense.is_same(t)) t.storage()->bump_version();
+  else raw::copy_(t, dense);
 }
 
 }  // namespace

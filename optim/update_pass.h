@@ -50,10 +50,8 @@ class UpdatePass {
       job.kernel->run(job.step, chunk.span);
     });
     for (const Job& job : jobs_) {
-      if (job.dense.is_same(job.param))
-        job.param.storage()->bump_version();
-      else
-        raw::copy_(job.param, job.dense);
+      if (job.dense.is_same(job.param)) job.param.storage()->bump_version();
+      else raw::copy_(job.param, job.dense);
     }
     if (line_ && !jobs_.empty())
       line_.set(jobs_[0].kernel->name, fmt::format("{} parameters", jobs_.size()),

@@ -10,7 +10,8 @@
 #include "quern/tensor/cpu_features.h"
 
 int main(int argc, char** argv) {
-  if (std::getenv("QUERN_MAX_CPU_ISA") != nullptr && !quern::cpu_has(quern::isa_cap())) {
+  const char* cap = std::getenv("QUERN_MAX_CPU_ISA");
+  if (cap != nullptr && *cap != '\0' && !quern::cpu_has(quern::isa_cap())) {
     fmt::print("skipped: CPU has no {}\n", quern::to_string(quern::isa_cap()));
     return 0;
   }

@@ -187,8 +187,7 @@ TEST_CASE_TEMPLATE("training goes on from a saved state with the same bits", Alg
   const auto make = [](Tensor param) {
     if constexpr (std::is_same_v<Algorithm, SGD>)
       return std::make_unique<SGD>(Tensors{param}, SGDOptions{.lr = 0.1, .momentum = 0.9});
-    else
-      return std::make_unique<AdamW>(Tensors{param}, AdamWOptions{.lr = 0.1});
+    else return std::make_unique<AdamW>(Tensors{param}, AdamWOptions{.lr = 0.1});
   };
   Tensor straight = leaf({2, 3, 4, 5}, 1, DType::f32, MemoryFormat::channels_last);
   const auto all = make(straight);

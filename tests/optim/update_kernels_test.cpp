@@ -88,8 +88,7 @@ void check_kernel_of_any_type(const UpdateKernel<Step>& kernel, const Step& step
       return check_kernel<double, double>(kernel, step, options, steps_before, states);
     case DType::bf16:
       return check_kernel<bfloat16, float>(kernel, step, options, steps_before, states);
-    default:
-      return check_kernel<float, float>(kernel, step, options, steps_before, states);
+    default: return check_kernel<float, float>(kernel, step, options, steps_before, states);
   }
 }
 

@@ -24,10 +24,8 @@ X neg(X x, X, X) {
 }
 template <class X>
 X abs(X x, X, X) {
-  if constexpr (std::is_unsigned_v<X>)
-    return x;
-  else
-    return std::abs(x);
+  if constexpr (std::is_unsigned_v<X>) return x;
+  else return std::abs(x);
 }
 template <class X>
 X relu(X x, X, X) {
