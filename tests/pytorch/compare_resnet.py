@@ -1,11 +1,19 @@
 """Trains and infers a ResNet with quern's resnet50 program and with PyTorch, from the same weights on the
-same batch, and prints the relative differences by norm. Needs torch and the built program:
+same batch, and holds both to PyTorch in f64. Needs torch and the built program:
 
     python tests/pytorch/compare_resnet.py build/release/examples/resnet50/resnet50 -b 3 --image-size 97
+
+Printed are relative differences by norm a tensor, of the worst tensor and of the median one. In f32 a ReLU
+whose input rounds to the other side of 0 moves gradients by more than any rounding (PyTorch's f32 gradients are
+often 1e-2 from its f64 ones), and --amp is far from f64 by design. So a line fails, and with it the script, if
+quern is more than 1e-4 away from f64 and more than twice as far as PyTorch in the same precision, whose distance
+is the larger of its two memory formats. Each further step multiplies such differences: with a large --lr they
+soon reach the size of the gradients, in any program, and then a loss may differ by chance.
 """
 
 import argparse
 import json
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -19,9 +27,13 @@ def relative(a, b):
     return ((a.double() - b.double()).norm() / b.double().norm().clamp_min(1e-30)).item()
 
 
-def pytorch_train(model, x, target, args, dtype, autocast):
-    model = model.to(dtype).train()
-    x = x.to(dtype)
+def pytorch_infer(model, x, autocast):
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+        return model.eval()(x)
+
+
+def pytorch_train(model, x, target, args, autocast):
+    model.train()
     optimizer = torch.optim.SGD(
         model.parameters(), lr=args.lr, momentum=args.momentum, weight_decay=args.wd
     )
@@ -38,7 +50,7 @@ def pytorch_train(model, x, target, args, dtype, autocast):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program")
     parser.add_argument("--arch", default="resnet50")
     parser.add_argument("-b", "--batch-size", type=int, default=4)
@@ -78,39 +90,41 @@ def main():
         grads, saved = load_safetensors(files["grads"]), load_safetensors(files["saved"])
         logits = load_safetensors(files["logits"])["logits"]
 
-    def fresh(dtype):
-        copy = ResNet(args.arch)
-        copy.load_state_dict(weights)
-        return copy.to(dtype)
+    def pytorch(dtype, autocast, memory_format):
+        """Logits of inference, then each step's loss, gradients and state, by tensor."""
+        models = []
+        for _ in range(2):
+            model = ResNet(args.arch)
+            model.load_state_dict(weights)
+            models.append(model.to(dtype).to(memory_format=memory_format))
+        images = x.to(dtype).contiguous(memory_format=memory_format)
+        logits = pytorch_infer(models[0], images, autocast)
+        losses, grads, saved = pytorch_train(models[1], images, target, args, autocast)
+        return {"": logits}, {"": torch.tensor(losses, dtype=torch.float64)}, grads, saved
 
-    with torch.no_grad():
-        exact_logits = fresh(torch.float64).eval()(x.double())
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=args.amp):
-            peer_logits = fresh(torch.float32).eval()(x)
-    exact = pytorch_train(fresh(torch.float64), x, target, args, torch.float64, False)
-    peer = pytorch_train(fresh(torch.float32), x, target, args, torch.float32, args.amp)
+    exact = pytorch(torch.float64, False, torch.contiguous_format)
+    formats = (torch.contiguous_format, torch.channels_last)
+    peers = [pytorch(torch.float32, args.amp, f) for f in formats]
+    ours = ({"": logits}, {"": torch.tensor(losses, dtype=torch.float64)}, grads, saved)
+    assert [t.keys() for t in ours] == [t.keys() for t in exact], "names differ"
 
-    def worst(mine, theirs):
-        rows = [
-            (relative(mine[n], theirs[n]), n)
-            for n in theirs
-            if not n.endswith("num_batches_tracked") and theirs[n].norm() > 0
-        ]
-        return max(rows)
-
-    assert saved.keys() == exact[2].keys(), "state_dict names differ"
-    print("relative difference by norm, worst tensor       quern - f64    PyTorch - f64    quern - PyTorch")
-    rows = [
-        ("logits (eval)", relative(logits, exact_logits), relative(peer_logits, exact_logits), relative(logits, peer_logits), ""),
-        ("loss", relative(torch.tensor(losses), torch.tensor(exact[0])), relative(torch.tensor(peer[0]), torch.tensor(exact[0])), relative(torch.tensor(losses), torch.tensor(peer[0])), ""),
-        ("gradients", worst(grads, exact[1])[0], worst(peer[1], exact[1])[0], worst(grads, peer[1])[0], worst(grads, exact[1])[1]),
-        ("weights and statistics", worst(saved, exact[2])[0], worst(peer[2], exact[2])[0], worst(saved, peer[2])[0], worst(saved, exact[2])[1]),
-    ]
-    for name, mine, theirs, between, where in rows:
-        print(f"{name:44s} {mine:14.2e} {theirs:16.2e} {between:18.2e}  {where}")
-    bound = None if args.amp else 1e-4
-    if bound and max(r[1] for r in rows) > bound:
-        sys.exit(f"more than {bound} away from f64")
+    print("relative difference by norm              quern - f64   PyTorch - f64")
+    failed = False
+    for i, what in enumerate(("logits", "losses", "gradients", "weights and statistics")):
+        counters = [n for n in exact[i] if n.endswith("num_batches_tracked")]
+        failed |= any(ours[i][n].item() != exact[i][n].item() for n in counters)
+        names = [n for n in exact[i] if n not in counters and exact[i][n].norm() > 0]
+        distances = [[relative(run[i][n], exact[i][n]) for n in names] for run in (ours, *peers)]
+        for label, pick in (("worst", max), ("median", statistics.median)):
+            mine, *torchs = map(pick, distances)
+            bad = not (mine <= 1e-4 or mine <= 2 * max(torchs))
+            failed |= bad
+            where = names[distances[0].index(mine)] if label == "worst" else ""
+            print(f"{what + ', ' + label:38s} {mine:13.2e} {max(torchs):15.2e}  {'FAIL ' if bad else ''}{where}")
+            if len(names) == 1:
+                break
+    if failed:
+        sys.exit("quern is further from f64 than PyTorch explains")
 
 
 if __name__ == "__main__":
