@@ -11,6 +11,8 @@ Tensor max_pool2d(const Tensor& x, Pair kernel, std::optional<Pair> stride, Pair
   detail::check_pool_input(kOp, x);
   const detail::PoolWindow window{kernel, stride.value_or(kernel), padding, dilation};
   const Pair out = detail::pooled_size(kOp, x, window, ceil_mode);
+  check(kernel.h <= INT32_MAX / kernel.w, kOp, "kernel: expected less than 2^31 taps, got {}",
+        kernel);
 
   VerboseOp line("max_pool2d_fwd");
   const detail::PoolProblem problem(x, out, window, false);

@@ -39,7 +39,7 @@ PoolProblem::PoolProblem(const Tensor& x, PoolWindows h, PoolWindows w)
       channels_(format_ == MemoryFormat::channels_last ? x.size(1) : 1),
       h_(std::move(h)),
       w_(std::move(w)),
-      kernel_(&select_pool_kernel(dtype_, channels_)) {}
+      kernel_(&select_pool_kernel(dtype_, channels_, h_.kernel * w_.kernel)) {}
 
 PoolProblem::PoolProblem(const Tensor& x, Pair out, const PoolWindow& window,
                          bool count_include_pad)

@@ -83,6 +83,20 @@ TEST_CASE("max_pool2d gives the gradient to the first maximum, and a NaN wins") 
     }
 }
 
+TEST_CASE("max_pool2d numbers more taps than a float counts") {
+  for (MemoryFormat format : kFormats) {
+    Tensor x = random({1, 3, 4, 4}, 1, DType::f32, format).requires_grad_();
+    Tensor x64 = raw::to(x.detach(), DType::f64).requires_grad_();
+    const int64_t kernel = 1 << 13;  // 2^26 taps, all of x in the middle of them
+    const Tensor y = max_pool2d(x, kernel, 1, kernel / 2);
+    max_pool2d(x64, kernel, 1, kernel / 2).backward(ones({1, 3, 5, 5}, DType::f64));
+    y.backward(ones({1, 3, 5, 5}));
+    CHECK(max_abs_difference(x.grad(), x64.grad()) == 0);
+    const auto gradients = raw::to_vector<double>(x.grad());
+    CHECK(std::count(gradients.begin(), gradients.end(), 25) == 3);
+  }
+}
+
 TEST_CASE("avg_pool2d divides by what it counts") {
   for (DType dtype : {DType::f64, DType::f32, DType::bf16})
     for (MemoryFormat format : kFormats)
@@ -207,6 +221,9 @@ TEST_CASE("the pools refuse what they cannot do") {
       "[max_pool2d] x: expected a floating, non-empty tensor [N,C,H,W], got i64 [1,2,5,5]", Error);
   CHECK_THROWS_WITH_AS(max_pool2d(x, {2, 0}),
                        "[max_pool2d] kernel: expected 1 or more (below 2^31), got (2,0)", Error);
+  CHECK_THROWS_WITH_AS(max_pool2d(ones({1, 1, 2, 2}), 1 << 16, 1, 1 << 15),
+                       "[max_pool2d] kernel: expected less than 2^31 taps, got (65536,65536)",
+                       Error);
   CHECK_THROWS_WITH_AS(avg_pool2d(x, 2, 0),
                        "[avg_pool2d] stride: expected 1 or more (below 2^31), got (0,0)", Error);
   CHECK_THROWS_WITH_AS(max_pool2d(x, 2, 1, 0, -1),

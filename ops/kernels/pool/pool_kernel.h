@@ -16,9 +16,9 @@ struct PoolRange {
 
 struct PoolAxis {
   int64_t in, out;
-  int64_t stride, padding,
-      dilation;    // for max_pool: tap t of output o is input o·stride - padding + t·dilation
-  int64_t kernel;  // number of taps
+  // For max_pool: tap t of output o is input o·stride - padding + t·dilation.
+  int64_t stride, padding, dilation;
+  int64_t kernel;            // number of taps
   const PoolRange* inputs;   // [out] o reads begin, begin + dilation, ... below end
   const PoolRange* outputs;  // [in] those that may read input i
   const int64_t* divisor;    // [out] for avg_pool: a sum is divided by that of h times that of w
@@ -31,12 +31,12 @@ struct Pool {
 };
 
 struct PoolKernel {
-  const char*
-      name;  // pool_<dtype>_<layout>_<isa>; the naive one, for both layouts, ends in _reference
-             // _reference
+  // pool_<dtype>_<layout>_<isa>; the naive one, for both layouts, ends in _reference
+  const char* name;
   Isa isa;
   DType dtype;
   int64_t min_channels, max_channels;  // vectors lie along channels, or along the rows of one
+  int64_t max_taps;  // of a window: their numbers are exact; an index ends at 2^31
   /// y [w.out][channels] and, unless null, index: the number th·w.kernel + tw of the tap that holds
   /// the maximum. That is the first of the largest; NaN is larger than any, the last of them the
   /// largest.

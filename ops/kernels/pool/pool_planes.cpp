@@ -149,7 +149,8 @@ struct Planes {
   }
 
   static constexpr PoolKernel record(const char* name, DType dtype) {
-    return {name, Isa::portable, dtype, 1, 1, max_forward, max_backward, avg_forward, avg_backward};
+    return {name,      Isa::portable, dtype,        1,           1,
+            INT64_MAX, max_forward,   max_backward, avg_forward, avg_backward};
   }
 };
 

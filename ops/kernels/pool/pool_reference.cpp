@@ -105,9 +105,8 @@ struct Reference {
   }
 
   static constexpr PoolKernel record(const char* name, DType dtype) {
-    return {
-        name,        Isa::portable, dtype,       1,           std::numeric_limits<int64_t>::max(),
-        max_forward, max_backward,  avg_forward, avg_backward};
+    return {name,      Isa::portable, dtype,        1,           INT64_MAX,
+            INT64_MAX, max_forward,   max_backward, avg_forward, avg_backward};
   }
 };
 

@@ -20,10 +20,10 @@ std::span<const PoolKernel* const> pool_kernels() {
   return list;
 }
 
-const PoolKernel& select_pool_kernel(DType dtype, int64_t channels) {
+const PoolKernel& select_pool_kernel(DType dtype, int64_t channels, int64_t taps) {
   return *first_enabled("pool", pool_kernels(), [&](const PoolKernel& kernel) {
     return kernel.dtype == dtype && kernel.min_channels <= channels &&
-           channels <= kernel.max_channels;
+           channels <= kernel.max_channels && taps <= kernel.max_taps;
   });
 }
 

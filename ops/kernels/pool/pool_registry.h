@@ -11,7 +11,8 @@ extern const PoolKernel pool_avx512[3], pool_avx2[3], pool_portable[3], pool_pla
 
 /// All records, best first.
 std::span<const PoolKernel* const> pool_kernels();
-/// The first one for this dtype (bf16, f32 or f64) and number of channels whose ISA is enabled.
-const PoolKernel& select_pool_kernel(DType dtype, int64_t channels);
+/// The first one for this dtype (bf16, f32 or f64) and numbers of channels and of a window's taps
+/// whose ISA is enabled.
+const PoolKernel& select_pool_kernel(DType dtype, int64_t channels, int64_t taps);
 
 }  // namespace quern::kernels

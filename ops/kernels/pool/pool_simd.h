@@ -165,7 +165,10 @@ struct ChannelPool {
   }
 
   static constexpr PoolKernel record(const char* name, Isa isa, DType dtype) {
-    return {name, isa, dtype, 2, INT64_MAX, max_forward, max_backward, avg_forward, avg_backward};
+    // Lanes number taps as floats.
+    constexpr int64_t max_taps = sizeof(Wide<T>) == 8 ? INT64_MAX : 1 << 24;
+    return {name,     isa,         dtype,        2,           INT64_MAX,
+            max_taps, max_forward, max_backward, avg_forward, avg_backward};
   }
 };
 
