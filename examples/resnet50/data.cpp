@@ -59,12 +59,10 @@ DataLoader::DataLoader(const Options& options) : steps_(options.total_steps()) {
       options.channels_last ? MemoryFormat::channels_last : MemoryFormat::contiguous;
   const int64_t size = options.image_size.value_or(224);
   shape_ = {options.batch_size.value_or(16), 3, size, size};
-  const int64_t images = options.dummy_size > 0 ? options.dummy_size : shape_[0];
-  const auto fake = [=, shape = shape_, seed = options.seed](int64_t step) {
-    return fake_batch(step, shape, images, seed, format);
-  };
+  const auto fake = [=, shape = shape_, images = options.dummy_size, seed = options.seed](
+                        int64_t step) { return fake_batch(step, shape, images, seed, format); };
 
-  if (options.batch.empty() && shape_[0] % images != 0) {
+  if (options.batch.empty() && shape_[0] % options.dummy_size != 0) {
     make_ = fake;
   } else {  // the same batch at each step
     const Batch batch = options.batch.empty() ? fake(0) : load_batch(options, format);

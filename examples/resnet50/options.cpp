@@ -58,8 +58,9 @@ void add_common(CLI::App& app, Options& o) {
   auto* dummy = app.add_flag("--dummy")->description("Fake data, the default");
   app.add_option("-b,--batch-size", o.batch_size, "Images a step [16]")->check(integer(1));
   app.add_option("--image-size", o.image_size, "Pixels a side [224]")->check(integer(32));
-  app.add_option("--dummy-size", o.dummy_size, "Distinct fake images [as many as a batch]")
-      ->check(integer(1, std::numeric_limits<int32_t>::max()));
+  app.add_option("--dummy-size", o.dummy_size, "Distinct fake images")
+      ->check(integer(1, std::numeric_limits<int32_t>::max()))
+      ->capture_default_str();
   app.add_option("--batch", o.batch,
                  "Exactly this batch at each step (input f32 [N,3,H,W], target i64 [N])")
       ->type_name("FILE")

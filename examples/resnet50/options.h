@@ -16,7 +16,7 @@ struct Options {
   std::string arch = "resnet50";
   std::optional<int64_t> batch_size, image_size;  // unset: 16 and 224, or what --batch holds
   int64_t steps = 20, epochs = 1;
-  int64_t dummy_size = 0;  // 0: as many as a batch
+  int64_t dummy_size = 4;  // few enough to be told apart in the twenty steps of a first run
   std::string batch;       // files; empty where none is named
   std::string weights;
 
