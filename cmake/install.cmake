@@ -8,6 +8,8 @@ install(EXPORT quern-targets NAMESPACE quern:: DESTINATION ${CMAKE_INSTALL_LIBDI
 configure_package_config_file(cmake/quern-config.cmake.in quern-config.cmake
   INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/quern)
 write_basic_package_version_file(quern-config-version.cmake COMPATIBILITY SameMinorVersion)
+# The prefix as seen from the .pc file, so that an install may be moved.
+file(RELATIVE_PATH QUERN_PC_TO_PREFIX ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
 configure_file(cmake/quern.pc.in quern.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/quern-config.cmake ${PROJECT_BINARY_DIR}/quern-config-version.cmake
   DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/quern)

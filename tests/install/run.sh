@@ -15,6 +15,6 @@ export PKG_CONFIG_PATH
 PKG_CONFIG_PATH=$(dirname "$(find "$work/prefix" -name quern.pc)")
 # shellcheck disable=SC2046
 "$cxx" -std=c++20 "$source/main.cpp" -o "$work/consumer" \
-  $(pkg-config --define-prefix --static --cflags --libs quern)
+  $(pkg-config --static --cflags --libs quern)
 [ "$("$work/consumer")" = "f32 [2,4]" ]
 echo "find_package and pkg-config: built and ran"
