@@ -12,11 +12,14 @@ Tensor adaptive_avg_pool2d(const Tensor& x, Pair output_size) {
   check(1 <= output_size.h && output_size.h < kMax && 1 <= output_size.w && output_size.w < kMax,
         kOp, "output_size: expected 1 or more (below 2^31), got {}", output_size);
 
+  // First, so that a size that is too large fails before tables of it are made.
+  const Tensor y =
+      empty({x.size(0), x.size(1), output_size.h, output_size.w}, x.dtype(), x.format());
   VerboseOp line("adaptive_avg_pool2d_fwd");
   const detail::PoolProblem problem(x, kernels::adaptive_windows(x.size(2), output_size.h),
                                     kernels::adaptive_windows(x.size(3), output_size.w));
   problem.report(line);
-  const Tensor dense = problem.dense(x), y = problem.new_output();
+  const Tensor dense = problem.dense(x);
   kernels::avg_pool_forward(problem.kernel(), problem.pool(), problem.images(), dense.raw(),
                             y.raw());
 

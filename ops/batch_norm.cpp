@@ -123,8 +123,9 @@ Tensor batch_norm(const Tensor& x, const Tensor& running_mean, const Tensor& run
   batch_norm_normalise(*p.kernel, p.size, p.x.raw(), scale.raw(), shift.raw(), y.raw());
 
   // Training, of the sums S = Σdy and T = Σdy·(x - mean) over n values, with s = weight·invstd:
-  //   dx = s·(dy - S/n - (x - mean)·invstd²·T/n) = a·dy + b·x + c,   dweight = T·invstd,   dbias =
-  //   S
+  //   dx = s·(dy - S/n - (x - mean)·invstd²·T/n) = a·dy + b·x + c
+  //   dweight = T·invstd
+  //   dbias = S
   // In evaluation mean and invstd are constants, and dx = s·dy.
   return record(
       "batch_norm", y, {x, weight, bias},

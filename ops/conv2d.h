@@ -11,6 +11,9 @@ namespace quern {
 ///   weight  [O, C/groups, KH, KW], of x's dtype; under autocast both are lowered to bf16
 ///   bias    [O], f32 or of x's dtype (f64 for f64); may be undefined
 ///   y       [N, O, OH, OW], OH = floor((H + 2·padding - dilation·(KH-1) - 1) / stride) + 1
+/// The sums of bf16 are padded with zeros of the weight, or of dy, times what follows in x: there a
+/// NaN or infinity may reach outputs left of its window too, and gradients of all columns of the
+/// weight.
 /// The gradients of weight and bias are f32 (f64 for f64). Errors: rank, dtype, an empty x or
 /// weight, channels, groups that divide neither, stride or dilation < 1, padding < 0, a kernel
 /// larger than the padded x.

@@ -43,6 +43,10 @@ Tensor::Tensor(std::shared_ptr<Storage> storage, Shape shape, Strides strides, i
       Impl{std::move(storage), shape, strides, offset, count, dtype, nullptr});
 }
 
+void Tensor::throw_undefined() {
+  fail("tensor", "tensor: expected a defined tensor, got undefined");
+}
+
 int64_t Tensor::size(int64_t d) const { return shape()[normalize_dim("size", d, dim())]; }
 int64_t Tensor::stride(int64_t d) const { return strides()[normalize_dim("stride", d, dim())]; }
 

@@ -20,26 +20,27 @@ struct AutogradMeta {
 
 class Tensor {
  public:
-  Tensor() = default;  ///< undefined: no shape, no storage
+  /// Undefined: no shape, no storage. Error of all that asks for them.
+  Tensor() = default;
   /// A view of `storage`: element i of `shape` lies at offset + Σ i·strides, in elements of dtype.
   /// Error: some element would lie outside.
   Tensor(std::shared_ptr<Storage> storage, Shape shape, Strides strides, int64_t offset,
          DType dtype);
 
   bool defined() const { return impl_ != nullptr; }
-  const Shape& shape() const { return impl_->shape; }
-  const Strides& strides() const { return impl_->strides; }
-  int dim() const { return impl_->shape.size(); }
+  const Shape& shape() const { return impl().shape; }
+  const Strides& strides() const { return impl().strides; }
+  int dim() const { return impl().shape.size(); }
   /// Size along `d`, which may be negative: size(-1) is the last.
   int64_t size(int64_t d) const;
   int64_t stride(int64_t d) const;
-  int64_t numel() const { return impl_->numel; }
-  int64_t offset() const { return impl_->offset; }
-  DType dtype() const { return impl_->dtype; }
+  int64_t numel() const { return impl().numel; }
+  int64_t offset() const { return impl().offset; }
+  DType dtype() const { return impl().dtype; }
   int64_t nbytes() const { return numel() * itemsize(dtype()); }
 
   /// First element. The typed form checks the type.
-  void* raw() const { return impl_->storage->data() + impl_->offset * itemsize(dtype()); }
+  void* raw() const { return impl().storage->data() + offset() * itemsize(dtype()); }
   template <class T>
   T* data() const {
     check(dtype_of<T> == dtype(), "data", "dtype: expected {}, got {}", dtype_of<T>, dtype());
@@ -58,8 +59,8 @@ class Tensor {
   /// contiguous.
   MemoryFormat format() const;
 
-  const std::shared_ptr<Storage>& storage() const { return impl_->storage; }
-  uint64_t version() const { return impl_->storage->version(); }
+  const std::shared_ptr<Storage>& storage() const { return impl().storage; }
+  uint64_t version() const { return impl().storage->version(); }
   bool is_same(const Tensor& other) const { return impl_ == other.impl_; }
   /// "f32 [16,64,56,56] channels_last", for messages.
   std::string describe() const;
@@ -95,6 +96,12 @@ class Tensor {
     DType dtype;
     std::shared_ptr<AutogradMeta> autograd;
   };
+  const Impl& impl() const {
+    if (!impl_) [[unlikely]]
+      throw_undefined();
+    return *impl_;
+  }
+  [[noreturn]] static void throw_undefined();
   double item_as_double() const;
   std::shared_ptr<Impl> impl_;
 };

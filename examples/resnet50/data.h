@@ -16,11 +16,9 @@ struct Batch {
 /// Hands out the batch of each step, and prepares the next one beside the step. What a batch holds
 /// depends on the step alone.
 ///   --batch F   that batch each time. Errors: tensors missing from F, other shapes, dtypes or
-///   labels, or
-///               others than --batch-size and --image-size ask for.
+///               labels, or others than --batch-size and --image-size ask for.
 ///   --dummy     batch t holds images t·N ... t·N+N-1 of --dummy-size, over and over. Image i is
-///   standard
-///               normal from the seed and i; its label is i % 10.
+///               standard normal from the seed and i; its label is i % 10.
 class DataLoader {
  public:
   explicit DataLoader(const Options& options);

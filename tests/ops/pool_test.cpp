@@ -244,4 +244,8 @@ TEST_CASE("the pools refuse what they cannot do") {
   CHECK_THROWS_WITH_AS(
       adaptive_avg_pool2d(x, {1, 0}),
       "[adaptive_avg_pool2d] output_size: expected 1 or more (below 2^31), got (1,0)", Error);
+  CHECK_THROWS_WITH_AS(
+      adaptive_avg_pool2d(x, INT32_MAX),
+      "[shape] sizes: expected a product below 2^60 elements, got [1,2,2147483647,2147483647]",
+      Error);
 }

@@ -108,6 +108,11 @@ TEST_CASE("tensor: access") {
   CHECK(full({1, 1}, 1, DType::boolean).item() == 1);
   CHECK_FALSE(Tensor().defined());
   CHECK_THROWS_AS(Tensor().item(), Error);
+  const char* undefined = "[tensor] tensor: expected a defined tensor, got undefined";
+  CHECK_THROWS_WITH_AS(Tensor().shape(), undefined, Error);
+  CHECK_THROWS_WITH_AS(Tensor().size(0), undefined, Error);
+  CHECK_THROWS_WITH_AS(Tensor().dtype(), undefined, Error);
+  CHECK_THROWS_WITH_AS(Tensor().raw(), undefined, Error);
 }
 
 TEST_CASE("tensor: describe") {
