@@ -126,7 +126,7 @@ struct Window {
 
 TEST_CASE("conv2d in random shapes") {
   Dice dice{std::mt19937_64(1)};
-  for (uint64_t i = 0; i < 60; ++i) {
+  for (uint64_t i = 0; i < 40; ++i) {
     const Window window = Window::any(dice, 5);
     const int64_t groups = dice(0, 3) == 0 ? dice(2, 3) : 1, in = dice(1, 20), out = dice(1, 36);
     const Pair size = window.room(dice);
@@ -161,7 +161,7 @@ TEST_CASE("conv2d in random shapes") {
 
 TEST_CASE("pools in random shapes") {
   Dice dice{std::mt19937_64(2)};
-  for (uint64_t i = 0; i < 60; ++i) {
+  for (uint64_t i = 0; i < 24; ++i) {
     Window window = Window::any(dice, 5);
     const Pair size = window.room(dice);
     const Pair out{dice(1, 9), dice(1, 9)};
@@ -202,7 +202,7 @@ TEST_CASE("pools in random shapes") {
 
 TEST_CASE("matmul, linear, sum and mean in random shapes") {
   Dice dice{std::mt19937_64(3)};
-  for (uint64_t i = 0; i < 60; ++i) {
+  for (uint64_t i = 0; i < 30; ++i) {
     const int64_t b = dice(1, 4), m = dice(1, 70), k = dice(1, 90), n = dice(1, 70);
     for (DType dtype : {DType::f32, DType::bf16}) {
       CAPTURE(i);
