@@ -73,8 +73,9 @@ TensorDict Module::collect_tensors(Named<Tensor> Module::*kind) const {
   TensorDict dict;
   for (const auto& [prefix, module] : modules)
     for (const auto& [name, tensor] : module->*kind) {
-      bool is_shared = std::ranges::any_of(dict, [&](auto& e) { return e.second.is_same(tensor); });
-      if (!is_shared) dict.insert(prefix.empty() ? name : prefix + '.' + name, tensor);
+      const auto is_it = [&t = tensor](const auto& entry) { return entry.second.is_same(t); };
+      if (std::ranges::none_of(dict, is_it))
+        dict.insert(prefix.empty() ? name : prefix + '.' + name, tensor);
     }
   return dict;
 }

@@ -8,7 +8,11 @@ namespace {
 inline __m512bh broadcast_pair(const uint16_t* a) {
   int32_t pair;
   __builtin_memcpy(&pair, a, sizeof pair);
-  return (__m512bh)_mm512_set1_epi32(pair);
+  __m512i pairs = _mm512_set1_epi32(pair);
+#ifdef __clang__
+  asm("" : "+v"(pairs));  // clang 16 crashes when it folds the broadcast into vdpbf16ps
+#endif
+  return (__m512bh)pairs;
 }
 
 inline __m512bh load_pairs(const uint16_t* b) { return (__m512bh)_mm512_loadu_si512(b); }
