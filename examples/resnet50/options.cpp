@@ -40,13 +40,19 @@ CLI::Validator number(double limit = std::numeric_limits<double>::infinity()) {
           ""};
 }
 
+/// So that an unset variable of the shell is not taken for an option not given.
+std::string named(const std::string& path) {
+  return path.empty() ? "expected the name of a file, got none" : "";
+}
+
 void add_common(CLI::App& app, Options& o) {
   app.option_defaults()->group("Network");
   app.add_option("--arch", o.arch, "Network")
       ->check(CLI::IsMember({"resnet18", "resnet34", "resnet50", "resnet101", "resnet152"}))
       ->capture_default_str();
   app.add_option("--weights", o.weights, "Start from this state_dict (torchvision's names)")
-      ->type_name("FILE");
+      ->type_name("FILE")
+      ->check(named);
   app.add_flag("--amp", o.amp, "Autocast to bf16");
   app.add_flag("--channels-last", o.channels_last, "Images and activations as N, H, W, C");
   app.add_option("--threads", o.threads, "Threads [one a core]")->check(integer(1, 1024));
@@ -64,6 +70,7 @@ void add_common(CLI::App& app, Options& o) {
   app.add_option("--batch", o.batch,
                  "Exactly this batch at each step (input f32 [N,3,H,W], target i64 [N])")
       ->type_name("FILE")
+      ->check(named)
       ->excludes(dummy);
   app.add_option("--steps", o.steps, "Steps an epoch")->check(integer(1))->capture_default_str();
 
@@ -71,16 +78,20 @@ void add_common(CLI::App& app, Options& o) {
   app.add_option("-p,--print-freq", o.print_freq, "Steps from line to line, in a pipe")
       ->check(integer(1))
       ->capture_default_str();
-  app.add_option("--dump-output", o.dump_output, "Write the last step's logits")->type_name("FILE");
+  app.add_option("--dump-output", o.dump_output, "Write the last step's logits")
+      ->type_name("FILE")
+      ->check(named);
   app.add_option("--json", o.json, "Write the settings and measurements, as JSON")
-      ->type_name("FILE");
+      ->type_name("FILE")
+      ->check(named);
 }
 
 /// After add_common(), whose group of outputs goes on.
 void add_training(CLI::App& app, Options& o) {
-  app.add_option("--save", o.save, "Write the trained state_dict")->type_name("FILE");
+  app.add_option("--save", o.save, "Write the trained state_dict")->type_name("FILE")->check(named);
   app.add_option("--dump-grads", o.dump_grads, "Write the last step's gradients by parameter name")
-      ->type_name("FILE");
+      ->type_name("FILE")
+      ->check(named);
 
   app.option_defaults()->group("Training");
   app.add_option("--epochs", o.epochs, "Epochs")->check(integer(1))->capture_default_str();

@@ -55,6 +55,7 @@ TEST_CASE("a command line that makes no sense ends with status 2 and a hint") {
       {"train --lr nan", "--lr: expected a finite number of at least 0, got nan"},
       {"train --lr inf", "--lr: expected a finite number of at least 0, got inf"},
       {"train --lr fast", "--lr"},
+      {"train --weights ''", "--weights: expected the name of a file, got none"},
       {"train --momentum 1", "--momentum: expected a number of at least 0 and less than 1, got 1"},
       {"train --wd -1", "--wd: expected a finite number of at least 0, got -1"},
       {"train --threads 0", "--threads: expected an integer in 1..1024, got 0"},
