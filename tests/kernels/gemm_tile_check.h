@@ -33,11 +33,21 @@ class TileCase {
   /// Runs the tile on m rows and n columns. What it may not read is NaN or not there, what it may
   /// not write is checked to be as it was.
   void check(int64_t m, int64_t n, bool accumulate) {
+    check(m, n, accumulate, kernel_.run, &TileCase::rows_of_a, lda_);
+    if (kernel_.run_columns)
+      check(m, n, accumulate, kernel_.run_columns, &TileCase::columns_of_a, lda_of_columns(m));
+  }
+
+ private:
+  using MakeA = Elements (TileCase::*)(int64_t i, int64_t m) const;
+
+  void check(int64_t m, int64_t n, bool accumulate, void (*run)(const kernels::GemmTile&),
+             MakeA make_a, int64_t lda) {
     const int64_t ldc = n + 5;
     std::vector<Elements> a, b;
     std::vector<const void*> a_pointers, b_pointers;
     for (int64_t i = 0; i < batch_; ++i) {
-      a.push_back(rows_of_a(i, m)), b.push_back(panel_of_b(i, n));
+      a.push_back((this->*make_a)(i, m)), b.push_back(panel_of_b(i, n));
       a_pointers.push_back(a.back().data()), b_pointers.push_back(b.back().data());
     }
     constexpr double kCanary = 12345, kBefore = 0.75;
@@ -48,16 +58,16 @@ class TileCase {
         c.set((row + 1) * ldc + column,
               accumulate ? kBefore : std::numeric_limits<double>::quiet_NaN());
 
-    kernel_.run({.m = m,
-                 .n = n,
-                 .k = k_,
-                 .batch = batch_,
-                 .a = a_pointers.data(),
-                 .lda = lda_,
-                 .b = b_pointers.data(),
-                 .c = c.at(ldc),
-                 .ldc = ldc,
-                 .accumulate = accumulate});
+    run({.m = m,
+         .n = n,
+         .k = k_,
+         .batch = batch_,
+         .a = a_pointers.data(),
+         .lda = lda,
+         .b = b_pointers.data(),
+         .c = c.at(ldc),
+         .ldc = ldc,
+         .accumulate = accumulate});
 
     int64_t wrong = 0, overwritten = 0;
     for (int64_t row = -1; row <= m; ++row) {
@@ -74,12 +84,11 @@ class TileCase {
       }
     }
     INFO(std::string(kernel_.name), " m ", m, " n ", n, " k ", k_, " batch ", batch_,
-         accumulate ? " accumulate" : "");
+         accumulate ? " accumulate" : "", make_a == &TileCase::columns_of_a ? " columns" : "");
     CHECK(wrong == 0);
     CHECK(overwritten == 0);
   }
 
- private:
   Sum& sum(int64_t row, int64_t column) {
     return sums_[static_cast<size_t>(row * kernel_.nr + column)];
   }
@@ -91,6 +100,16 @@ class TileCase {
       for (int64_t p = 0; p < k_; ++p)
         rows.set(row * lda_ + p, a_[static_cast<size_t>(i)].get(row * k_ + p));
     return rows;
+  }
+  int64_t lda_of_columns(int64_t m) const { return m * kernel_.kr + 3; }
+  Elements columns_of_a(int64_t i, int64_t m) const {
+    const int64_t lda = lda_of_columns(m), kr = kernel_.kr;
+    Elements columns(kernel_.a, (k_ / kr - 1) * lda + m * kr);
+    columns.fill(std::numeric_limits<double>::quiet_NaN());
+    for (int64_t row = 0; row < m; ++row)
+      for (int64_t p = 0; p < k_; ++p)
+        columns.set(p / kr * lda + row * kr + p % kr, a_[static_cast<size_t>(i)].get(row * k_ + p));
+    return columns;
   }
   Elements panel_of_b(int64_t i, int64_t n) const {
     Elements panel(kernel_.b, k_ * kernel_.nr);

@@ -24,12 +24,12 @@ struct Accumulators {
     for (int r = 0; r < kRows; ++r) lo[r] = hi[r] = _mm256_setzero_ps();
   }
 
-  /// += a column of A, rows lda apart, times a row of B.
-  __attribute__((always_inline)) void add_outer(const float* a, int64_t lda, __m256 b_lo,
+  /// += a column of A, its elements `stride` apart, times a row of B.
+  __attribute__((always_inline)) void add_outer(const float* a, int64_t stride, __m256 b_lo,
                                                 __m256 b_hi) {
 #pragma GCC unroll 6
     for (int r = 0; r < kRows; ++r) {
-      const __m256 x = _mm256_broadcast_ss(a + r * lda);
+      const __m256 x = _mm256_broadcast_ss(a + r * stride);
       lo[r] = _mm256_fmadd_ps(x, b_lo, lo[r]);
       hi[r] = _mm256_fmadd_ps(x, b_hi, hi[r]);
     }
@@ -51,6 +51,7 @@ struct Accumulators {
   }
 };
 
+template <bool kColumns>
 struct F32 {
   template <int kRows>
   static void run(const GemmTile& tile) {
@@ -60,7 +61,8 @@ struct F32 {
       const auto* b = static_cast<const float*>(tile.b[i]);
 #pragma GCC unroll 4
       for (int64_t p = 0; p < tile.k; ++p, b += kNr)
-        c.add_outer(a + p, tile.lda, _mm256_loadu_ps(b), _mm256_loadu_ps(b + 8));
+        c.add_outer(a + (kColumns ? p * tile.lda : p), kColumns ? 1 : tile.lda, _mm256_loadu_ps(b),
+                    _mm256_loadu_ps(b + 8));
     }
     c.store(tile);
   }
@@ -136,7 +138,8 @@ constinit const GemmKernel gemm_f32_f32_f32_6x16_avx2{"gemm_f32_f32_f32_6x16_avx
                                                       kNr,
                                                       1,
                                                       1,
-                                                      dispatch_rows<F32>};
+                                                      dispatch_rows<F32<false>>,
+                                                      dispatch_rows<F32<true>>};
 constinit const GemmKernel gemm_bf16_bf16_f32_6x16k2_avx2{"gemm_bf16_bf16_f32_6x16k2_avx2",
                                                           Isa::avx2,
                                                           DType::bf16,

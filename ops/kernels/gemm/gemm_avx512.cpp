@@ -3,28 +3,30 @@
 namespace quern::kernels {
 namespace {
 
-/// += a column of A, rows lda apart, times a row of B.
+/// += a column of A, its elements `stride` apart, times a row of B.
 template <int kRows>
 __attribute__((always_inline)) inline void add_outer(Accumulators<kRows>& c, const float* a,
-                                                     int64_t lda, __m512 b_lo, __m512 b_hi) {
+                                                     int64_t stride, __m512 b_lo, __m512 b_hi) {
 #pragma GCC unroll 14
   for (int r = 0; r < kRows; ++r) {
-    const __m512 x = _mm512_set1_ps(a[r * lda]);
+    const __m512 x = _mm512_set1_ps(a[r * stride]);
     c.lo[r] = _mm512_fmadd_ps(x, b_lo, c.lo[r]);
     c.hi[r] = _mm512_fmadd_ps(x, b_hi, c.hi[r]);
   }
 }
 
+template <bool kColumns>
 struct F32 {
   template <int kRows>
   static void run(const GemmTile& tile) {
-    Accumulators<kRows> c;
+    Accumulators<kRows> c(tile);
     for (int64_t i = 0; i < tile.batch; ++i) {
       const auto* a = static_cast<const float*>(tile.a[i]);
       const auto* b = static_cast<const float*>(tile.b[i]);
 #pragma GCC unroll 2
       for (int64_t p = 0; p < tile.k; ++p, b += kNr)
-        add_outer(c, a + p, tile.lda, _mm512_loadu_ps(b), _mm512_loadu_ps(b + 16));
+        add_outer(c, a + (kColumns ? p * tile.lda : p), kColumns ? 1 : tile.lda, _mm512_loadu_ps(b),
+                  _mm512_loadu_ps(b + 16));
     }
     c.store(tile);
   }
@@ -47,7 +49,7 @@ struct Bf16 {
   static void run(const GemmTile& tile) {
     alignas(64) float wide[kRows][kBlock];
     const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xffff0000));
-    Accumulators<kRows> c;
+    Accumulators<kRows> c(tile);
     for (int64_t i = 0; i < tile.batch; ++i) {
       const auto* a = static_cast<const uint16_t*>(tile.a[i]);
       const auto* b = static_cast<const uint16_t*>(tile.b[i]);
@@ -78,7 +80,8 @@ constinit const GemmKernel gemm_f32_f32_f32_14x32_avx512{"gemm_f32_f32_f32_14x32
                                                          kNr,
                                                          1,
                                                          1,
-                                                         dispatch_rows<F32>};
+                                                         dispatch_rows<F32<false>>,
+                                                         dispatch_rows<F32<true>>};
 constinit const GemmKernel gemm_bf16_bf16_f32_14x32k2_avx512{"gemm_bf16_bf16_f32_14x32k2_avx512",
                                                              Isa::avx512,
                                                              DType::bf16,

@@ -14,9 +14,16 @@ template <int kRows>
 struct Accumulators {
   __m512 lo[kRows], hi[kRows];  // columns 0..15, 16..31
 
-  __attribute__((always_inline)) Accumulators() {
+  /// Zero. The C that they will be added to is fetched meanwhile.
+  __attribute__((always_inline)) explicit Accumulators(const GemmTile& tile) {
+    const auto* row = static_cast<const float*>(tile.c);
 #pragma GCC unroll 14
-    for (int r = 0; r < kRows; ++r) lo[r] = hi[r] = _mm512_setzero_ps();
+    for (int r = 0; r < kRows; ++r, row += tile.ldc) {
+      lo[r] = hi[r] = _mm512_setzero_ps();
+      if (!tile.accumulate) continue;
+      _mm_prefetch(row, _MM_HINT_T0);
+      _mm_prefetch(row + 16, _MM_HINT_T0);
+    }
   }
 
   __attribute__((always_inline)) void store(const GemmTile& tile) const {

@@ -17,10 +17,11 @@ inline __m512bh broadcast_pair(const uint16_t* a) {
 
 inline __m512bh load_pairs(const uint16_t* b) { return (__m512bh)_mm512_loadu_si512(b); }
 
+template <bool kColumns>
 struct Bf16 {
   template <int kRows>
   static void run(const GemmTile& tile) {
-    Accumulators<kRows> c;
+    Accumulators<kRows> c(tile);
     for (int64_t i = 0; i < tile.batch; ++i) {
       const auto* a = static_cast<const uint16_t*>(tile.a[i]);
       const auto* b = static_cast<const uint16_t*>(tile.b[i]);
@@ -29,7 +30,8 @@ struct Bf16 {
         const __m512bh b_lo = load_pairs(b), b_hi = load_pairs(b + kNr);
 #pragma GCC unroll 14
         for (int r = 0; r < kRows; ++r) {
-          const __m512bh x = broadcast_pair(a + r * tile.lda + p);
+          const __m512bh x =
+              broadcast_pair(kColumns ? a + p / 2 * tile.lda + 2 * r : a + r * tile.lda + p);
           c.lo[r] = _mm512_dpbf16_ps(c.lo[r], x, b_lo);
           c.hi[r] = _mm512_dpbf16_ps(c.hi[r], x, b_hi);
         }
@@ -51,6 +53,7 @@ constinit const GemmKernel gemm_bf16_bf16_f32_14x32k2_avx512_bf16{
     kNr,
     2,
     2,
-    dispatch_rows<Bf16>};
+    dispatch_rows<Bf16<false>>,
+    dispatch_rows<Bf16<true>>};
 
 }  // namespace quern::kernels

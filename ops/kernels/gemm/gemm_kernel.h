@@ -10,7 +10,13 @@
 //
 // B is packed in panels: element (p, j) of a panel lies at (p/kr)·nr·kr + j·kr + p%kr, with columns
 // n..nr-1 zero. kr is the number of consecutive k that one instruction multiplies and adds (bf16
-// pairs: 2). Files compiled with ISA flags include this and <immintrin.h>, and keep all but their
+// pairs: 2).
+//
+// A kernel may also take A by columns, as the gradient of a convolution's weight has it (a row is a
+// channel, k counts pixels, channels are innermost), which saves a transpose: kr columns lie
+// interleaved like those of B, element (r, p) at (p/kr)·lda + r·kr + p%kr.
+//
+// Files compiled with ISA flags include this and <immintrin.h>, and keep all but their
 // records to themselves: an inline function compiled there could be the copy that the linker keeps
 // for every CPU.
 #pragma once
@@ -25,7 +31,7 @@ struct GemmTile {
   int64_t k;      // of each product; a multiple of the kernel's k_multiple, at least that
   int64_t batch;  // number of products, at least 1
   const void* const* a;  // batch pointers to A_i[0][0]; row r of it starts r·lda elements on
-  int64_t lda;
+  int64_t lda;           // by columns: from a group of kr columns to the next
   const void* const* b;  // batch pointers to packed panels
   void* c;               // [m][n], row r starts r·ldc elements on
   int64_t ldc;
@@ -39,6 +45,7 @@ struct GemmKernel {
   int mr, nr, kr;
   int k_multiple;  // what k must be a multiple of; the caller pads A and B with zeros
   void (*run)(const GemmTile&);
+  void (*run_columns)(const GemmTile&) = nullptr;  // A by columns; null: not offered
 };
 
 }  // namespace quern::kernels

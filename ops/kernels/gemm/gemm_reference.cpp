@@ -6,16 +6,18 @@
 namespace quern::kernels {
 namespace {
 
-template <class T, class Acc, int kNr, int kKr>
+template <class T, class Acc, int kNr, int kKr, bool kColumns>
 void run(const GemmTile& tile) {
   for (int64_t i = 0; i < tile.m; ++i) {
     for (int64_t j = 0; j < tile.n; ++j) {
       Acc sum = 0;
       for (int64_t l = 0; l < tile.batch; ++l) {
-        const T* a = static_cast<const T*>(tile.a[l]) + i * tile.lda;
+        const T* a = static_cast<const T*>(tile.a[l]) + i * (kColumns ? kKr : tile.lda);
         const T* b = static_cast<const T*>(tile.b[l]) + j * kKr;
-        for (int64_t p = 0; p < tile.k; ++p)
-          sum += static_cast<Acc>(a[p]) * static_cast<Acc>(b[p / kKr * kNr * kKr + p % kKr]);
+        for (int64_t p = 0; p < tile.k; ++p) {
+          const int64_t at = kColumns ? p / kKr * tile.lda + p % kKr : p;
+          sum += static_cast<Acc>(a[at]) * static_cast<Acc>(b[p / kKr * kNr * kKr + p % kKr]);
+        }
       }
       Acc& c = static_cast<Acc*>(tile.c)[i * tile.ldc + j];
       c = tile.accumulate ? c + sum : sum;
@@ -34,7 +36,8 @@ constinit const GemmKernel gemm_f32_f32_f32_8x16_reference{"gemm_f32_f32_f32_8x1
                                                            16,
                                                            1,
                                                            1,
-                                                           run<float, float, 16, 1>};
+                                                           run<float, float, 16, 1, false>,
+                                                           run<float, float, 16, 1, true>};
 constinit const GemmKernel gemm_bf16_bf16_f32_8x16k2_reference{
     "gemm_bf16_bf16_f32_8x16k2_reference",
     Isa::portable,
@@ -45,9 +48,18 @@ constinit const GemmKernel gemm_bf16_bf16_f32_8x16k2_reference{
     16,
     2,
     2,
-    run<bfloat16, float, 16, 2>};
-constinit const GemmKernel gemm_f64_f64_f64_8x8_reference{
-    "gemm_f64_f64_f64_8x8_reference", Isa::portable, DType::f64, DType::f64, DType::f64, 8, 8, 1, 1,
-    run<double, double, 8, 1>};
+    run<bfloat16, float, 16, 2, false>,
+    run<bfloat16, float, 16, 2, true>};
+constinit const GemmKernel gemm_f64_f64_f64_8x8_reference{"gemm_f64_f64_f64_8x8_reference",
+                                                          Isa::portable,
+                                                          DType::f64,
+                                                          DType::f64,
+                                                          DType::f64,
+                                                          8,
+                                                          8,
+                                                          1,
+                                                          1,
+                                                          run<double, double, 8, 1, false>,
+                                                          run<double, double, 8, 1, true>};
 
 }  // namespace quern::kernels
