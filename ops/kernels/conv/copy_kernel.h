@@ -12,12 +12,26 @@ namespace quern::kernels {
 using Transpose = void(const void* src, int64_t src_stride, void* dst, int64_t dst_stride,
                        int64_t rows, int64_t cols);
 
+/// A matrix [rows][cols], its rows src_stride items apart, to be cut into panels of `width` columns
+/// that have room for `pitch`; what they hold beyond `width` is undefined afterwards.
+struct PanelCopy {
+  const void* src;
+  int64_t src_stride, rows, cols;
+  void* dst;
+  int64_t panel_stride, width, pitch;
+};
+
 struct CopyKernel {
   const char* name;
   Isa isa;
   Transpose *transpose16, *transpose32, *transpose64;  // items of so many bits
   /// dst = a[0], b[0], a[1], b[1], ...
   void (*interleave16)(const void* a, const void* b, int64_t n, void* dst);
+  /// Item (i, j) goes to j/width·panel_stride + i·pitch + j%width.
+  void (*panels32)(const PanelCopy&);
+  /// Pairs of rows interleaved: to j/width·panel_stride + (i/2·pitch + j%width)·2 + i%2. The last of
+  /// an odd number of rows is paired with zeros.
+  void (*pair_panels16)(const PanelCopy&);
   void (*round)(const float* src, int64_t n, bfloat16* dst);
 };
 

@@ -101,6 +101,43 @@ void interleave16(const void* a, const void* b, int64_t n, void* dst) {
   }
 }
 
+/// f(row of the matrix, first column, columns to copy, place in dst) for every piece of every panel;
+/// rows step by `group`. All of the room is copied where the matrix reaches so far.
+template <class T, class F>
+void each_piece(const PanelCopy& copy, int64_t group, F f) {
+  auto* dst = static_cast<T*>(copy.dst);
+  for (int64_t i = 0; i < copy.rows; i += group) {
+    T* to = dst + i * copy.pitch;
+    for (int64_t j = 0; j < copy.cols; j += copy.width, to += copy.panel_stride) {
+      const int64_t left = copy.cols - j;
+      f(static_cast<const T*>(copy.src) + i * copy.src_stride + j, i,
+        left >= copy.pitch  ? copy.pitch
+        : left < copy.width ? left
+                            : copy.width,
+        to);
+    }
+  }
+}
+
+template <class Arch>
+void panels32(const PanelCopy& copy) {
+  constexpr int lanes = static_cast<int>(xsimd::batch<uint32_t, Arch>::size);
+  using V = Row<uint32_t, lanes>;
+  each_piece<uint32_t>(copy, 1, [&](const uint32_t* from, int64_t, int64_t n, uint32_t* to) {
+    int64_t j = 0;
+    for (; j + lanes <= n; j += lanes) store_row(to + j, load_row<V>(from + j));
+    for (; j < n; ++j) to[j] = from[j];
+  });
+}
+
+template <class Arch>
+void pair_panels16(const PanelCopy& copy) {
+  each_piece<uint16_t>(copy, 2, [&](const uint16_t* from, int64_t i, int64_t n, uint16_t* to) {
+    if (i + 1 < copy.rows) return interleave16<Arch>(from, from + copy.src_stride, n, to);
+    for (int64_t j = 0; j < n; ++j) to[2 * j] = from[j], to[2 * j + 1] = 0;
+  });
+}
+
 template <class Arch>
 void round(const float* src, int64_t n, bfloat16* dst) {
   each_vector<bfloat16, Arch>(
@@ -115,6 +152,8 @@ constexpr CopyKernel copy_kernel(const char* name, Isa isa) {
           transpose<uint32_t, Arch>,
           transpose<uint64_t, Arch>,
           interleave16<Arch>,
+          panels32<Arch>,
+          pair_panels16<Arch>,
           round<Arch>};
 }
 

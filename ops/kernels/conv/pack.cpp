@@ -138,6 +138,14 @@ void pack_panel_rows(const GemmKernel& kernel, const void* src, int64_t row_stri
   });
 }
 
+bool packs_panels(const GemmKernel& kernel) {
+  return (kernel.b == DType::f32 && kernel.kr == 1) || (kernel.b == DType::bf16 && kernel.kr == 2);
+}
+
+void pack_panels(const GemmKernel& kernel, const PanelCopy& copy) {
+  (kernel.kr == 1 ? copy_kernel().panels32 : copy_kernel().pair_panels16)(copy);
+}
+
 void store_rows(const float* src, int64_t src_stride, bfloat16* dst, int64_t dst_stride,
                 int64_t rows, int64_t cols) {
   const CopyKernel& copy = copy_kernel();

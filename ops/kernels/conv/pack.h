@@ -2,6 +2,7 @@
 // tiles to the output. Item sizes are 2, 4 or 8 bytes; strides count items.
 #pragma once
 #include "quern/ops/kernels/conv/axis.h"
+#include "quern/ops/kernels/conv/copy_kernel.h"
 #include "quern/ops/kernels/conv/strides.h"
 #include "quern/ops/kernels/gemm/gemm_kernel.h"
 #include "quern/tensor/bfloat16.h"
@@ -52,6 +53,11 @@ void copy_block(const SourceCopy& copy, const Axis& y, const Axis& x, const Bloc
 /// What it does not write, the caller has zeroed.
 void pack_panel_rows(const GemmKernel& kernel, const void* src, int64_t row_stride,
                      int64_t col_stride, int64_t k, int64_t n, int64_t row0, void* panel);
+
+/// Cuts a matrix [rows][cols] of f32 or bf16 into panels of `width` columns with room for `pitch`, as
+/// the kernel takes B and A by columns: groups of kr rows interleaved.
+bool packs_panels(const GemmKernel& kernel);
+void pack_panels(const GemmKernel& kernel, const PanelCopy& copy);
 
 /// dst[i][j] = src[i][j], rounded.
 void store_rows(const float* src, int64_t src_stride, bfloat16* dst, int64_t dst_stride,
