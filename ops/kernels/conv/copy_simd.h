@@ -83,21 +83,39 @@ void transpose(const void* src, int64_t src_stride, void* dst, int64_t dst_strid
                                                   static_cast<T*>(dst), dst_stride, rows, cols);
 }
 
+/// Pieces are often shorter than a register: what is left over takes registers of half the size.
+template <int lanes>
+void interleave(const uint16_t* a, const uint16_t* b, int64_t n, uint16_t* dst) {
+  using V = Row<uint16_t, lanes>;
+  int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) {
+    const V v = load_row<V>(a + i), w = load_row<V>(b + i);
+    store_row(dst + 2 * i, zip_low<lanes>(v, w));
+    store_row(dst + 2 * i + lanes, zip_high<lanes>(v, w));
+  }
+  if constexpr (lanes > 4) {
+    if (i < n) interleave<lanes / 2>(a + i, b + i, n - i, dst + 2 * i);
+  } else {
+    for (; i < n; ++i) dst[2 * i] = a[i], dst[2 * i + 1] = b[i];
+  }
+}
+
 template <class Arch>
 void interleave16(const void* a, const void* b, int64_t n, void* dst) {
   constexpr int lanes = static_cast<int>(xsimd::batch<uint16_t, Arch>::size);
-  using V = Row<uint16_t, lanes>;
-  const auto *p = static_cast<const uint16_t*>(a), *q = static_cast<const uint16_t*>(b);
-  auto* to = static_cast<uint16_t*>(dst);
+  interleave<lanes>(static_cast<const uint16_t*>(a), static_cast<const uint16_t*>(b), n,
+                    static_cast<uint16_t*>(dst));
+}
+
+template <int lanes>
+void copy_piece(const uint32_t* src, int64_t n, uint32_t* dst) {
+  using V = Row<uint32_t, lanes>;
   int64_t i = 0;
-  for (; i + lanes <= n; i += lanes) {
-    const V v = load_row<V>(p + i), w = load_row<V>(q + i);
-    store_row(to + 2 * i, zip_low<lanes>(v, w));
-    store_row(to + 2 * i + lanes, zip_high<lanes>(v, w));
-  }
-  for (; i < n; ++i) {
-    to[2 * i] = p[i];
-    to[2 * i + 1] = q[i];
+  for (; i + lanes <= n; i += lanes) store_row(dst + i, load_row<V>(src + i));
+  if constexpr (lanes > 4) {
+    if (i < n) copy_piece<lanes / 2>(src + i, n - i, dst + i);
+  } else {
+    for (; i < n; ++i) dst[i] = src[i];
   }
 }
 
@@ -122,11 +140,8 @@ void each_piece(const PanelCopy& copy, int64_t group, F f) {
 template <class Arch>
 void panels32(const PanelCopy& copy) {
   constexpr int lanes = static_cast<int>(xsimd::batch<uint32_t, Arch>::size);
-  using V = Row<uint32_t, lanes>;
   each_piece<uint32_t>(copy, 1, [&](const uint32_t* from, int64_t, int64_t n, uint32_t* to) {
-    int64_t j = 0;
-    for (; j + lanes <= n; j += lanes) store_row(to + j, load_row<V>(from + j));
-    for (; j < n; ++j) to[j] = from[j];
+    copy_piece<lanes>(from, n, to);
   });
 }
 
