@@ -117,7 +117,8 @@ Tensor conv2d(const Tensor& x_any, const Tensor& weight_any, const Tensor& bias,
         bias.defined() ? raw::contiguous(raw::to(bias, sum_dtype(problem.dtype))) : bias;
     const ConvPlan plan = plan_conv(problem, ConvPass::forward);
     const PackedWeight packed(plan, weight);
-    conv_forward(plan, source.raw(), packed.data(), b.defined() ? b.raw() : nullptr, y.raw());
+    conv_forward(plan, source.raw(), packed.data(), y.raw(),
+                 {.shift = b.defined() ? b.raw() : nullptr});
   }
 
   // dx: the same sum from the outputs' side; dweight[o,c,r,s] = Σ dy[n,o,i,j] · x[n,c,...];

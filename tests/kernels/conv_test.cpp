@@ -249,9 +249,9 @@ Results run(const ConvProblem& p, const ConvKernel& kernel, const GemmKernel& ge
   };
   Buffer forward_weight = packed(plan(ConvPass::forward));
   Buffer dgrad_weight = packed(plan(ConvPass::dgrad));
-  conv_forward(plan(ConvPass::forward), x.data(), forward_weight.data(), nullptr, y.data());
-  conv_forward(plan(ConvPass::forward), x.data(), forward_weight.data(), bias.data(),
-               y_bias.data());
+  conv_forward(plan(ConvPass::forward), x.data(), forward_weight.data(), y.data());
+  conv_forward(plan(ConvPass::forward), x.data(), forward_weight.data(), y_bias.data(),
+               {.shift = bias.data()});
   conv_dgrad(plan(ConvPass::dgrad), dy.data(), dgrad_weight.data(), dx.data());
   conv_wgrad(plan(ConvPass::wgrad), x.data(), dy.data(), dw.data());
   CHECK(y.guarded());

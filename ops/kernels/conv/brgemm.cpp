@@ -104,15 +104,16 @@ constinit const ConvKernel conv_brgemm{
     .packed_bytes = packed_weight_bytes,
     .pack = pack_weight,
     .forward =
-        [](const ConvPlan& plan, const void* x, const void* packed, const void* bias, void* y) {
-          run_taps(forward_taps(plan.problem), *plan.gemm, x, packed, bias, y);
+        [](const ConvPlan& plan, const void* x, const void* packed, void* y,
+           const ForwardFusion& fusion) {
+          run_taps(forward_taps(plan.problem), *plan.gemm, x, packed, fusion.shift, y);
         },
     .dgrad =
-        [](const ConvPlan& plan, const void* dy, const void* packed, void* dx) {
+        [](const ConvPlan& plan, const void* dy, const void* packed, void* dx, const DgradFusion&) {
           run_taps(dgrad_taps(plan.problem), *plan.gemm, dy, packed, nullptr, dx);
         },
-    .wgrad = [](const ConvPlan& plan, const void* x, const void* dy,
-                void* dw) { run_wgrad(plan.problem, *plan.gemm, x, dy, dw); },
+    .wgrad = [](const ConvPlan& plan, const void* x, const void* dy, void* dw,
+                const SourceMap&) { run_wgrad(plan.problem, *plan.gemm, x, dy, dw); },
 };
 
 }  // namespace quern::kernels

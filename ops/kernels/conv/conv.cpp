@@ -59,17 +59,19 @@ ConvPlan plan_conv(const ConvProblem& problem, ConvPass pass, const GemmKernel* 
   fail("conv2d", "no kernel takes " + problem.to_string());
 }
 
-void conv_forward(const ConvPlan& plan, const void* x, const void* packed, const void* bias,
-                  void* y) {
-  timed(plan, [&] { plan.kernel->forward(plan, x, packed, bias, y); });
+void conv_forward(const ConvPlan& plan, const void* x, const void* packed, void* y,
+                  const ForwardFusion& fusion) {
+  timed(plan, [&] { plan.kernel->forward(plan, x, packed, y, fusion); });
 }
 
-void conv_dgrad(const ConvPlan& plan, const void* dy, const void* packed, void* dx) {
-  timed(plan, [&] { plan.kernel->dgrad(plan, dy, packed, dx); });
+void conv_dgrad(const ConvPlan& plan, const void* dy, const void* packed, void* dx,
+                const DgradFusion& fusion) {
+  timed(plan, [&] { plan.kernel->dgrad(plan, dy, packed, dx, fusion); });
 }
 
-void conv_wgrad(const ConvPlan& plan, const void* x, const void* dy, void* dw) {
-  timed(plan, [&] { plan.kernel->wgrad(plan, x, dy, dw); });
+void conv_wgrad(const ConvPlan& plan, const void* x, const void* dy, void* dw,
+                const SourceMap& map) {
+  timed(plan, [&] { plan.kernel->wgrad(plan, x, dy, dw, map); });
 }
 
 }  // namespace quern::kernels

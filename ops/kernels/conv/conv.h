@@ -27,6 +27,7 @@
 #include <span>
 #include <string>
 
+#include "quern/ops/kernels/conv/fusion.h"
 #include "quern/ops/kernels/gemm/gemm_kernel.h"
 #include "quern/tensor/memory_format.h"
 
@@ -53,7 +54,7 @@ enum class ConvPass : uint8_t { forward, dgrad, wgrad };
 
 struct ConvPlan;
 
-/// A way to convolve. Pointers are to the problem's dtype; bias and dw to f32 (f64 for f64).
+/// A way to convolve. Pointers are to the problem's dtype; dw to f32 (f64 for f64).
 struct ConvKernel {
   const char* name;
   /// Why it does not take the pass of this problem; null if it does.
@@ -61,9 +62,10 @@ struct ConvKernel {
   /// Size of the packed weight that forward and dgrad read; 0 if they read the weight itself.
   int64_t (*packed_bytes)(const ConvPlan&);
   void (*pack)(const ConvPlan&, const void* weight, void* packed);
-  void (*forward)(const ConvPlan&, const void* x, const void* packed, const void* bias, void* y);
-  void (*dgrad)(const ConvPlan&, const void* dy, const void* packed, void* dx);
-  void (*wgrad)(const ConvPlan&, const void* x, const void* dy, void* dw);
+  void (*forward)(const ConvPlan&, const void* x, const void* packed, void* y,
+                  const ForwardFusion&);
+  void (*dgrad)(const ConvPlan&, const void* dy, const void* packed, void* dx, const DgradFusion&);
+  void (*wgrad)(const ConvPlan&, const void* x, const void* dy, void* dw, const SourceMap&);
 };
 
 /// All of them, best first, the reference last.
@@ -86,12 +88,16 @@ ConvPlan plan_conv(const ConvProblem& problem, ConvPass pass, const GemmKernel* 
 
 // `packed` is what plan.pack() made, or the weight itself where packed_bytes() is 0.
 
-/// y = conv(x, weight) + bias; bias may be null.
-void conv_forward(const ConvPlan& plan, const void* x, const void* packed, const void* bias,
-                  void* y);
-void conv_dgrad(const ConvPlan& plan, const void* dy, const void* packed, void* dx);
+// Each may do more on the way (fusion.h).
+
+/// y = conv(x, weight)
+void conv_forward(const ConvPlan& plan, const void* x, const void* packed, void* y,
+                  const ForwardFusion& fusion = {});
+void conv_dgrad(const ConvPlan& plan, const void* dy, const void* packed, void* dx,
+                const DgradFusion& fusion = {});
 /// dw is written as [oc, ic/groups, kh, kw] in f32 (f64 for f64).
-void conv_wgrad(const ConvPlan& plan, const void* x, const void* dy, void* dw);
+void conv_wgrad(const ConvPlan& plan, const void* x, const void* dy, void* dw,
+                const SourceMap& map = {});
 /// db[oc] = Σ dy over images and pixels, in f32 (f64 for f64).
 void conv_bias_grad(const ConvProblem& problem, const void* dy, void* db);
 

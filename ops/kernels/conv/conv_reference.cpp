@@ -1,4 +1,8 @@
-// The seven loops. Every sum runs in the accumulator's type and is rounded once.
+// The seven loops, and what fusion.h adds, a step after the other. Every sum runs in the accumulator's
+// type and is rounded once.
+#include <algorithm>
+#include <vector>
+
 #include "quern/ops/kernels/conv/conv_records.h"
 #include "quern/ops/kernels/conv/strides.h"
 #include "quern/ops/kernels/conv/work.h"
@@ -20,7 +24,87 @@ struct Shape {
 };
 
 template <class T>
-void forward(const ConvProblem& p, const T* x, const T* w, const Accumulator<T>* bias, T* y) {
+struct Array {  // of a channel or a pixel each, or null
+  explicit Array(const void* p) : data(static_cast<const T*>(p)) {}
+  Accumulator<T> at(int64_t i, double otherwise) const {
+    return static_cast<Accumulator<T>>(data ? data[i] : static_cast<T>(otherwise));
+  }
+  const T* data;
+};
+
+/// f(channel, offset) for every pixel of a tensor [n, channels, h, w].
+template <class F>
+void each_pixel(const ImageStrides& s, int64_t n, int64_t channels, int64_t h, int64_t w, F f) {
+  for (int64_t i = 0; i < n * channels * h * w; ++i) {
+    const int64_t c = i / (h * w) % channels;
+    f(c, i / (channels * h * w) * s.n + c * s.c + i / w % h * s.y + i % w * s.x);
+  }
+}
+
+/// x as a convolution with this map reads it.
+template <class T>
+std::vector<T> mapped(const ConvProblem& p, const T* x, const SourceMap& map) {
+  using Acc = Accumulator<T>;
+  const Array<Acc> scale(map.scale), shift(map.shift);
+  std::vector<T> z(static_cast<size_t>(p.n * p.ic * p.ih * p.iw));
+  each_pixel(Shape(p).x, p.n, p.ic, p.ih, p.iw, [&](int64_t c, int64_t i) {
+    const Acc v = static_cast<Acc>(x[i]) * scale.at(c, 1) + shift.at(c, 0);
+    z[static_cast<size_t>(i)] = static_cast<T>(v < 0 ? 0 : v);
+  });
+  return z;
+}
+
+template <class Acc>
+void moments(const ConvProblem& p, const Acc* sums, double* mean, double* m2) {
+  const ImageStrides s = Shape(p).y;
+  const double count = static_cast<double>(p.n * p.oh * p.ow);
+  std::fill_n(mean, p.oc, 0.0);
+  std::fill_n(m2, p.oc, 0.0);
+  each_pixel(s, p.n, p.oc, p.oh, p.ow,
+             [&](int64_t c, int64_t i) { mean[c] += static_cast<double>(sums[i]) / count; });
+  each_pixel(s, p.n, p.oc, p.oh, p.ow, [&](int64_t c, int64_t i) {
+    const double d = static_cast<double>(sums[i]) - mean[c];
+    m2[c] += d * d;
+  });
+}
+
+/// From sums to what forward stores.
+template <class T>
+void finish(const ConvProblem& p, const Accumulator<T>* sums, const ForwardFusion& fusion, T* y) {
+  using Acc = Accumulator<T>;
+  const Array<Acc> scale(fusion.scale), shift(fusion.shift);
+  const Array<T> residual(fusion.residual);
+  if (fusion.mean) moments(p, sums, fusion.mean, fusion.m2);
+  each_pixel(Shape(p).y, p.n, p.oc, p.oh, p.ow, [&](int64_t c, int64_t i) {
+    const Acc v = sums[i] * scale.at(c, 1) + shift.at(c, 0) + residual.at(i, 0);
+    y[i] = static_cast<T>(fusion.relu && v < 0 ? 0 : v);
+  });
+}
+
+/// From sums to what dgrad stores.
+template <class T>
+void finish(const ConvProblem& p, const Accumulator<T>* sums, const DgradFusion& fusion, T* dx) {
+  using Acc = Accumulator<T>;
+  const Array<Acc> scale(fusion.scale), shift(fusion.shift), mean(fusion.mean);
+  const Array<T> x(fusion.x), residual(fusion.residual);
+  if (x.data) {
+    std::fill_n(fusion.sum_dz, p.ic, 0.0);
+    std::fill_n(fusion.sum_dzx, p.ic, 0.0);
+  }
+  each_pixel(Shape(p).x, p.n, p.ic, p.ih, p.iw, [&](int64_t c, int64_t i) {
+    Acc dz = sums[i] + residual.at(i, 0);
+    if (x.data) {
+      const Acc v = x.at(i, 0);
+      if (!(v * scale.at(c, 1) + shift.at(c, 0) > 0)) dz = 0;
+      fusion.sum_dz[c] += static_cast<double>(dz);
+      fusion.sum_dzx[c] += static_cast<double>(dz) * static_cast<double>(v - mean.at(c, 0));
+    }
+    dx[i] = static_cast<T>(dz);
+  });
+}
+
+template <class T>
+void forward(const ConvProblem& p, const T* x, const T* w, Accumulator<T>* sums) {
   const Shape s(p);
   parallel_pieces(p.n * p.oc, s.work / (p.n * p.oc), [&](int64_t cell) {
     const int64_t n = cell / p.oc, o = cell % p.oc;
@@ -40,15 +124,14 @@ void forward(const ConvProblem& p, const T* x, const T* w, const Accumulator<T>*
             }
           }
         }
-        y[n * s.y.n + o * s.y.c + oy * s.y.y + ox * s.y.x] =
-            static_cast<T>(bias ? sum + bias[o] : sum);
+        sums[n * s.y.n + o * s.y.c + oy * s.y.y + ox * s.y.x] = sum;
       }
     }
   });
 }
 
 template <class T>
-void dgrad(const ConvProblem& p, const T* dy, const T* w, T* dx) {
+void dgrad(const ConvProblem& p, const T* dy, const T* w, Accumulator<T>* sums) {
   const Shape s(p);
   parallel_pieces(p.n * p.ic, s.work / (p.n * p.ic), [&](int64_t cell) {
     const int64_t n = cell / p.ic, c = cell % p.ic;
@@ -70,7 +153,7 @@ void dgrad(const ConvProblem& p, const T* dy, const T* w, T* dx) {
             }
           }
         }
-        dx[n * s.x.n + c * s.x.c + iy * s.x.y + ix * s.x.x] = static_cast<T>(sum);
+        sums[n * s.x.n + c * s.x.c + iy * s.x.y + ix * s.x.x] = sum;
       }
     }
   });
@@ -107,6 +190,40 @@ void visit(const ConvPlan& plan, F f) {
   visit_floating("conv2d", plan.problem.dtype, f);
 }
 
+void run_forward(const ConvPlan& plan, const void* x, const void* w, void* y,
+                 const ForwardFusion& fusion) {
+  visit(plan, [&]<class T>(std::type_identity<T>) {
+    const ConvProblem& p = plan.problem;
+    const T* source = static_cast<const T*>(x);
+    std::vector<T> z;
+    if (fusion.source.scale) z = mapped(p, source, fusion.source);
+    std::vector<Accumulator<T>> sums(static_cast<size_t>(p.n * p.oc * p.oh * p.ow));
+    forward(p, z.empty() ? source : z.data(), static_cast<const T*>(w), sums.data());
+    finish(p, sums.data(), fusion, static_cast<T*>(y));
+  });
+}
+
+void run_dgrad(const ConvPlan& plan, const void* dy, const void* w, void* dx,
+               const DgradFusion& fusion) {
+  visit(plan, [&]<class T>(std::type_identity<T>) {
+    const ConvProblem& p = plan.problem;
+    std::vector<Accumulator<T>> sums(static_cast<size_t>(p.n * p.ic * p.ih * p.iw));
+    dgrad(p, static_cast<const T*>(dy), static_cast<const T*>(w), sums.data());
+    finish(p, sums.data(), fusion, static_cast<T*>(dx));
+  });
+}
+
+void run_wgrad(const ConvPlan& plan, const void* x, const void* dy, void* dw,
+               const SourceMap& map) {
+  visit(plan, [&]<class T>(std::type_identity<T>) {
+    const T* source = static_cast<const T*>(x);
+    std::vector<T> z;
+    if (map.scale) z = mapped(plan.problem, source, map);
+    wgrad(plan.problem, z.empty() ? source : z.data(), static_cast<const T*>(dy),
+          static_cast<Accumulator<T>*>(dw));
+  });
+}
+
 }  // namespace
 
 constinit const ConvKernel conv_reference{
@@ -114,27 +231,9 @@ constinit const ConvKernel conv_reference{
     .why_not = [](const ConvProblem&, ConvPass) -> const char* { return nullptr; },
     .packed_bytes = [](const ConvPlan&) -> int64_t { return 0; },
     .pack = [](const ConvPlan&, const void*, void*) {},
-    .forward =
-        [](const ConvPlan& plan, const void* x, const void* w, const void* bias, void* y) {
-          visit(plan, [&]<class T>(std::type_identity<T>) {
-            forward(plan.problem, static_cast<const T*>(x), static_cast<const T*>(w),
-                    static_cast<const Accumulator<T>*>(bias), static_cast<T*>(y));
-          });
-        },
-    .dgrad =
-        [](const ConvPlan& plan, const void* dy, const void* w, void* dx) {
-          visit(plan, [&]<class T>(std::type_identity<T>) {
-            dgrad(plan.problem, static_cast<const T*>(dy), static_cast<const T*>(w),
-                  static_cast<T*>(dx));
-          });
-        },
-    .wgrad =
-        [](const ConvPlan& plan, const void* x, const void* dy, void* dw) {
-          visit(plan, [&]<class T>(std::type_identity<T>) {
-            wgrad(plan.problem, static_cast<const T*>(x), static_cast<const T*>(dy),
-                  static_cast<Accumulator<T>*>(dw));
-          });
-        },
+    .forward = run_forward,
+    .dgrad = run_dgrad,
+    .wgrad = run_wgrad,
 };
 
 }  // namespace quern::kernels
