@@ -1,0 +1,47 @@
+// conv_chain: conv2d → batch_norm → relu, several times over, and a shortcut around them: what ResNets
+// are made of, as one op. Between two convolutions only what the first one summed up reaches memory:
+// its statistics are taken while it is stored, and it is normalised while the next one reads it. After
+// Jung et al., "Restructuring batch normalization to accelerate CNN training", MLSys'19.
+#pragma once
+#include <span>
+
+#include "quern/ops/pair.h"
+#include "quern/tensor/tensor.h"
+
+namespace quern {
+
+/// batch_norm(conv2d(x, weight, {}, stride, padding), running_mean, running_var, bn_weight, bn_bias,
+/// training, momentum, eps)
+struct ConvStage {
+  Tensor weight;  // [O, C, KH, KW]
+  Pair stride = 1, padding = 0;
+  Tensor running_mean, running_var, bn_weight, bn_bias;  // [O], or undefined as batch_norm allows
+  double momentum = 0.1, eps = 1e-5;
+};
+
+/// The branch: `stages` one after the other, at least one, relu between them.
+struct ConvChain {
+  std::span<const ConvStage> stages;
+  enum class Shortcut { none, identity, projection } shortcut = Shortcut::none;
+  ConvStage projection = {};  // with Shortcut::projection only
+};
+
+/// relu(branch(x)), or relu(branch(x) + x), or relu(branch(x) + projection(x)).
+///   x  [N, C, H, W], f32, bf16 or f64; the output has its format, and its dtype or, under autocast, bf16
+/// The same as the composition of conv2d, batch_norm, relu and add in arguments, casts, gradients and
+/// what happens to the running statistics; it rounds bf16 less often. Computed in channels_last.
+/// Errors: as those of conv2d and batch_norm; a shortcut of another shape than the branch.
+Tensor conv_chain(const Tensor& x, const ConvChain& chain, bool training);
+
+namespace detail {
+// The ways of conv_chain; their arguments have been checked.
+
+/// One autograd node.
+Tensor conv_chain_train(const Tensor& x, const ConvChain& chain);
+/// By the running statistics, which become the epilogues of the convolutions. Records nothing.
+Tensor conv_chain_eval(const Tensor& x, const ConvChain& chain);
+/// op by op
+Tensor conv_chain_composed(const Tensor& x, const ConvChain& chain, bool training);
+}  // namespace detail
+
+}  // namespace quern
