@@ -1,0 +1,86 @@
+#include "quern/ops/conv_problem.h"
+
+#include "quern/ops/autocast.h"
+#include "quern/ops/pack_cache.h"
+#include "quern/tensor/raw.h"
+
+namespace quern::detail {
+namespace {
+
+using kernels::ConvPass;
+using kernels::ConvPlan;
+using kernels::ConvProblem;
+constexpr std::string_view kOp = "conv2d";
+
+void check_pair(std::string_view name, Pair value, int64_t least) {
+  constexpr int64_t most = INT32_MAX;  // keeps sums and products of sizes within int64
+  check(value.h >= least && value.w >= least && value.h <= most && value.w <= most, kOp,
+        "{}: expected {}..{}, got {}", name, least, most, value);
+}
+
+}  // namespace
+
+void check_conv_operands(const Tensor& x, const Tensor& weight) {
+  check(x.defined() && is_floating(x.dtype()) && x.dim() == 4 && x.numel() > 0, kOp,
+        "x: expected a floating, non-empty tensor [N,C,H,W], got {}", describe(x));
+  check(weight.defined() && weight.dim() == 4 && weight.numel() > 0, kOp,
+        "weight: expected a non-empty tensor [O,C/groups,KH,KW], got {}", describe(weight));
+  const auto casts = [](const Tensor& t) {
+    return t.dtype() == DType::f32 || t.dtype() == DType::bf16;
+  };
+  check(weight.dtype() == x.dtype() || (autocast_enabled() && casts(x) && casts(weight)), kOp,
+        "weight: expected x's dtype, {}, got {}", x.dtype(), weight.dtype());
+}
+
+ConvProblem conv_problem(const Shape& x, DType dtype, MemoryFormat format, const Tensor& weight,
+                         Pair stride, Pair padding, Pair dilation, int64_t groups) {
+  check_pair("stride", stride, 1);
+  check_pair("padding", padding, 0);
+  check_pair("dilation", dilation, 1);
+  check(groups >= 1 && x[1] % groups == 0 && weight.size(0) % groups == 0, kOp,
+        "groups: expected a divisor of {} input and {} output channels, got {}", x[1],
+        weight.size(0), groups);
+  check(weight.size(1) == x[1] / groups, kOp,
+        "weight: expected {} input channels (groups={}), got {}; input {}, weight {}",
+        x[1] / groups, groups, weight.size(1), x, weight.shape());
+  const auto outputs = [&](int d, int64_t stride, int64_t padding, int64_t dilation) {
+    const int64_t padded = x[d] + 2 * padding, reach = dilation * (weight.size(d) - 1) + 1;
+    check(
+        reach <= padded, kOp,
+        "weight: expected a kernel (dilated: {}) within the padded input ({}) along {}; input {}, "
+        "weight {}",
+        reach, padded, d == 2 ? "height" : "width", x, weight.shape());
+    return (padded - reach) / stride + 1;
+  };
+  return {.n = x[0],
+          .ic = x[1],
+          .ih = x[2],
+          .iw = x[3],
+          .oc = weight.size(0),
+          .oh = outputs(2, stride.h, padding.h, dilation.h),
+          .ow = outputs(3, stride.w, padding.w, dilation.w),
+          .kh = weight.size(2),
+          .kw = weight.size(3),
+          .stride_h = stride.h,
+          .stride_w = stride.w,
+          .pad_h = padding.h,
+          .pad_w = padding.w,
+          .dilation_h = dilation.h,
+          .dilation_w = dilation.w,
+          .groups = groups,
+          .dtype = dtype,
+          .format = format};
+}
+
+PackedWeight::PackedWeight(const ConvPlan& plan, const Tensor& weight) {
+  if (plan.packed_bytes() == 0) {
+    weight_ = raw::contiguous(weight);
+    return;
+  }
+  packed_ = packed_copy(weight, plan.pass == ConvPass::forward ? "conv2d_fwd" : "conv2d_dgrad",
+                        *plan.gemm, plan.packed_bytes(),
+                        [&](void* packed) { plan.pack(raw::contiguous(weight).raw(), packed); },
+                        {plan.problem.groups, plan.problem.dilation_w});
+}
+
+}  // namespace quern::detail

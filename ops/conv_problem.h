@@ -1,0 +1,31 @@
+// What conv2d and the chains of ops/fused share: the checks, the problem, and the packed weight.
+#pragma once
+#include <memory>
+
+#include "quern/ops/kernels/conv/conv.h"
+#include "quern/ops/pair.h"
+#include "quern/tensor/tensor.h"
+
+namespace quern::detail {
+
+/// Errors of conv2d unless x is a floating, non-empty [N, C, H, W] and weight, which may only differ
+/// in dtype under autocast, is one of its filters.
+void check_conv_operands(const Tensor& x, const Tensor& weight);
+/// conv2d of an x of this shape. Errors of conv2d: all that sizes can be wrong about.
+kernels::ConvProblem conv_problem(const Shape& x, DType dtype, MemoryFormat format,
+                                  const Tensor& weight, Pair stride, Pair padding, Pair dilation,
+                                  int64_t groups);
+inline Shape output_shape(const kernels::ConvProblem& p) { return {p.n, p.oc, p.oh, p.ow}; }
+
+/// The weight as the plan's kernel reads it; kept between calls as long as it doesn't change.
+class PackedWeight {
+ public:
+  PackedWeight(const kernels::ConvPlan& plan, const Tensor& weight);
+  const void* data() const { return packed_ ? packed_->data() : weight_.raw(); }
+
+ private:
+  std::shared_ptr<const Storage> packed_;
+  Tensor weight_;
+};
+
+}  // namespace quern::detail
