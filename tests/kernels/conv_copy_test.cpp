@@ -7,8 +7,9 @@
 #include <numeric>
 #include <vector>
 
-#include "quern/ops/kernels/conv/copy_kernel.h"
+#include "quern/ops/kernels/conv/pack.h"
 #include "quern/tensor/cpu_features.h"
+#include "quern/tensor/dtype.h"
 
 using namespace quern;
 using namespace quern::kernels;
@@ -150,4 +151,157 @@ TEST_CASE("Copy kernels round as bfloat16 does") {
         CHECK_EQ(got[i].bits, (i < n ? bfloat16(values[i]) : bfloat16(5.0f)).bits);
     }
   }
+}
+
+namespace {
+
+/// max(0, scale·v + shift) in f64. The data of these tests are small integers and halves of them: exact in
+/// every dtype.
+double mapped(double v, double scale, double shift) {
+  const double z = v * scale + shift;
+  return z < 0 ? 0 : z;
+}
+double scale_of(int64_t channel) { return 0.5 * static_cast<double>(channel % 7 - 3); }
+double shift_of(int64_t channel) { return static_cast<double>(channel % 5 - 2); }
+
+template <class T>
+auto map_of(const CopyKernel& kernel) {
+  if constexpr (std::is_same_v<T, bfloat16>) return kernel.map_bf16;
+  else if constexpr (std::is_same_v<T, float>) return kernel.map_f32;
+  else return kernel.map_f64;
+}
+
+template <class T>
+struct Map {
+  std::vector<Accumulator<T>> scale, shift;
+  explicit Map(int64_t channels) {
+    for (int64_t c = 0; c < channels; ++c) {
+      scale.push_back(static_cast<Accumulator<T>>(scale_of(c)));
+      shift.push_back(static_cast<Accumulator<T>>(shift_of(c)));
+    }
+  }
+  operator SourceMap() const { return {.scale = scale.data(), .shift = shift.data()}; }
+};
+
+/// Channels in columns and in rows, to another place and in place; what is beyond must stay.
+template <class T>
+void check_map(const CopyKernel& kernel, int64_t rows, int64_t cols, bool rows_are_channels,
+               bool in_place) {
+  CAPTURE(std::string(kernel.name));
+  CAPTURE(rows);
+  CAPTURE(cols);
+  const int64_t src_stride = cols + 1, dst_stride = in_place ? src_stride : cols + 3;
+  std::vector<T> src, dst(static_cast<size_t>(rows * dst_stride), T(77.0f));
+  for (int64_t i = 0; i < rows * src_stride; ++i) src.push_back(T(static_cast<float>(i % 11 - 5)));
+  if (in_place) dst = src;
+  std::vector<T> expected = dst;
+  for (int64_t i = 0; i < rows; ++i)
+    for (int64_t j = 0; j < cols; ++j) {
+      const int64_t channel = rows_are_channels ? i : j;
+      const double v = static_cast<double>(src[static_cast<size_t>(i * src_stride + j)]);
+      expected[static_cast<size_t>(i * dst_stride + j)] =
+          static_cast<T>(mapped(v, scale_of(channel), shift_of(channel)));
+    }
+  const Map<T> map(rows_are_channels ? rows : cols);
+  map_of<T>(kernel)({.src = in_place ? dst.data() : src.data(),
+                     .src_stride = src_stride,
+                     .dst = dst.data(),
+                     .dst_stride = dst_stride,
+                     .rows = rows,
+                     .cols = cols,
+                     .scale = map.scale.data(),
+                     .shift = map.shift.data(),
+                     .rows_are_channels = rows_are_channels});
+  for (size_t i = 0; i < dst.size(); ++i)
+    CHECK_EQ(static_cast<double>(dst[i]), static_cast<double>(expected[i]));
+}
+
+/// A strided 3×3 convolution's scratch, padding and all, in either order.
+template <class T>
+void check_mapped_block(MemoryFormat format, bool channels_inside) {
+  const int64_t channels = 19, height = 5, width = 7;
+  const ImageStrides strides(format, channels, height, width);
+  const Axis y = forward_axis(height, 3, 3, 2, 1, 1), x = forward_axis(width, 4, 3, 2, 1, 1);
+  const Block block{.image = 1, .images = 1, .row = 0, .rows = 3};
+  std::vector<T> src;
+  for (int64_t i = 0; i < 2 * strides.n; ++i) src.push_back(T(static_cast<float>(i % 13 - 6)));
+  const Scratch layout(y, x, block.rows);
+  const int64_t first = 3, some = 14;  // channels
+  const Map<T> map(some);
+  const SourceCopy copy{.item = sizeof(T),
+                        .strides = strides,
+                        .channels = some,
+                        .position_stride = channels_inside ? some + 2 : 1,
+                        .channel_stride = channels_inside ? 1 : layout.image() + 3,
+                        .map = map};
+  std::vector<T> got(static_cast<size_t>((layout.image() + 3) * (some + 2)), T(77.0f));
+  copy_block(copy, y, x, block, src.data() + first * strides.c, got.data());
+  for (int64_t c = 0; c < some; ++c)
+    for (int64_t plane = 0; plane < layout.planes_y * layout.planes_x; ++plane)
+      for (int64_t i = 0; i < layout.height; ++i)
+        for (int64_t j = 0; j < layout.width; ++j) {
+          const int64_t iy = y.source_at(plane / layout.planes_x, 0, i);
+          const int64_t ix = x.source_at(plane % layout.planes_x, 0, j);
+          double expected = 0;  // padding
+          if (iy >= 0 && iy < height && ix >= 0 && ix < width) {
+            const int64_t at =
+                strides.n + (first + c) * strides.c + iy * strides.y + ix * strides.x;
+            expected =
+                mapped(static_cast<double>(src[static_cast<size_t>(at)]), scale_of(c), shift_of(c));
+          }
+          const int64_t position = plane * layout.plane() + i * layout.width + j;
+          const int64_t at = position * copy.position_stride + c * copy.channel_stride;
+          CHECK_EQ(static_cast<double>(got[static_cast<size_t>(at)]), expected);
+        }
+}
+
+template <class F>
+void each_floating(F f) {
+  f(bfloat16());
+  f(float());
+  f(double());
+}
+
+}  // namespace
+
+TEST_CASE("Copy kernels map channels") {
+  each_floating([]<class T>(T) {
+    for (const CopyKernel* kernel : enabled())
+      for (int64_t rows : {1, 3})
+        for (int64_t cols : {1, 7, 8, 16, 31, 33, 70})
+          for (bool rows_are_channels : {false, true})
+            for (bool in_place : {false, true})
+              check_map<T>(*kernel, rows, cols, rows_are_channels, in_place);
+  });
+}
+
+TEST_CASE("Mapped, bf16 is rounded once and a NaN stays one") {
+  // scale·v + shift is 1 + 2^-8 + 2^-20, above the tie of 1 and its neighbour; rounded after the product
+  // it would be the tie, and go to even.
+  const float scale = 1 + 0x1p-20f, shift = 0x1p-8f, one = 1;
+  for (const CopyKernel* kernel : enabled()) {
+    for (int64_t n : {1, 64}) {
+      std::vector<bfloat16> v(static_cast<size_t>(n), bfloat16(one));
+      v.back() = bfloat16(std::nanf(""));
+      const std::vector<float> scales(v.size(), scale), shifts(v.size(), shift);
+      kernel->map_bf16({.src = v.data(),
+                        .src_stride = n,
+                        .dst = v.data(),
+                        .dst_stride = n,
+                        .rows = 1,
+                        .cols = n,
+                        .scale = scales.data(),
+                        .shift = shifts.data(),
+                        .rows_are_channels = false});
+      CHECK(std::isnan(static_cast<float>(v.back())));
+      if (n > 1) CHECK_EQ(v[0].bits, bfloat16(1 + 0x1p-7f).bits);
+    }
+  }
+}
+
+TEST_CASE("A block is copied through a map of its channels, padding stays zero") {
+  each_floating([]<class T>(T) {
+    for (MemoryFormat format : {MemoryFormat::contiguous, MemoryFormat::channels_last})
+      for (bool channels_inside : {false, true}) check_mapped_block<T>(format, channels_inside);
+  });
 }

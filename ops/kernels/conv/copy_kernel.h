@@ -21,6 +21,17 @@ struct PanelCopy {
   int64_t panel_stride, width, pitch;
 };
 
+/// What a batch norm and relu do to a matrix [rows][cols] whose columns, or rows, are channels:
+/// max(0, scale·v + shift), fused and rounded once. dst may be src. scale and shift are f32, f64 for f64.
+struct MapCopy {
+  const void* src;
+  int64_t src_stride;
+  void* dst;
+  int64_t dst_stride, rows, cols;
+  const void *scale, *shift;  // [cols], or [rows]
+  bool rows_are_channels;
+};
+
 struct CopyKernel {
   const char* name;
   Isa isa;
@@ -33,6 +44,9 @@ struct CopyKernel {
   /// an odd number of rows is paired with zeros.
   void (*pair_panels16)(const PanelCopy&);
   void (*round)(const float* src, int64_t n, bfloat16* dst);
+  void (*map_bf16)(const MapCopy&);
+  void (*map_f32)(const MapCopy&);
+  void (*map_f64)(const MapCopy&);
 };
 
 extern const CopyKernel conv_copy_avx512, conv_copy_avx2, conv_copy_portable;

@@ -159,6 +159,33 @@ void round(const float* src, int64_t n, bfloat16* dst) {
       n, [&](int64_t i, int, auto lanes) { lanes.store(dst + i, lanes.load(src + i)); });
 }
 
+/// A NaN stays one: max() gives its second operand, or NaN for either.
+template <class V>
+V mapped(V v, V scale, V shift) {
+  return xsimd::max(V(0), xsimd::fma(v, scale, shift));
+}
+
+template <class T, class Arch>
+void map(const MapCopy& copy) {
+  using V = Vec<T, Arch>;
+  const auto* scale = static_cast<const Wide<T>*>(copy.scale);
+  const auto* shift = static_cast<const Wide<T>*>(copy.shift);
+  for (int64_t i = 0; i < copy.rows; ++i) {
+    const T* src = static_cast<const T*>(copy.src) + i * copy.src_stride;
+    T* dst = static_cast<T*>(copy.dst) + i * copy.dst_stride;
+    if (copy.rows_are_channels) {
+      const V s(scale[i]), t(shift[i]);
+      each_vector<T, Arch>(copy.cols, [&](int64_t j, int, auto part) {
+        part.store(dst + j, mapped(part.load(src + j), s, t));
+      });
+    } else {
+      each_vector<T, Arch>(copy.cols, [&](int64_t j, int, auto part) {
+        part.store(dst + j, mapped(part.load(src + j), part.load(scale + j), part.load(shift + j)));
+      });
+    }
+  }
+}
+
 template <class Arch>
 constexpr CopyKernel copy_kernel(const char* name, Isa isa) {
   return {name,
@@ -169,7 +196,10 @@ constexpr CopyKernel copy_kernel(const char* name, Isa isa) {
           interleave16<Arch>,
           panels32<Arch>,
           pair_panels16<Arch>,
-          round<Arch>};
+          round<Arch>,
+          map<bfloat16, Arch>,
+          map<float, Arch>,
+          map<double, Arch>};
 }
 
 }  // namespace

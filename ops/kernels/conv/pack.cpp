@@ -31,6 +31,13 @@ Transpose* transpose_of(const CopyKernel& kernel) {
   else return kernel.transpose64;
 }
 
+template <class T>
+auto map_of(const CopyKernel& kernel) {
+  if constexpr (sizeof(T) == 2) return kernel.map_bf16;
+  else if constexpr (sizeof(T) == 4) return kernel.map_f32;
+  else return kernel.map_f64;
+}
+
 /// A known count becomes a few vector moves instead of a call.
 template <int64_t kCount, class T>
 void copy_items(const T* __restrict src, T* __restrict dst) {
@@ -69,6 +76,34 @@ void zero_positions(const SourceCopy& copy, T* scratch, int64_t begin, int64_t e
   }
 }
 
+/// A row of copy_block: positions × channels from src on.
+template <class T>
+void copy_row(const SourceCopy& copy, int64_t position_step, const T* src, T* dst,
+              int64_t positions) {
+  const bool rows_are_channels = copy.channel_stride != 1;
+  MapCopy map{.src = src,
+              .src_stride = position_step,
+              .dst = dst,
+              .dst_stride = copy.position_stride,
+              .rows = positions,
+              .cols = copy.channels,
+              .scale = copy.map.scale,
+              .shift = copy.map.shift,
+              .rows_are_channels = rows_are_channels};
+  int64_t column_step = copy.strides.c;
+  if (rows_are_channels) {
+    map.dst_stride = copy.channel_stride;
+    std::swap(map.rows, map.cols);
+    std::swap(map.src_stride, column_step);
+  }
+  if (!map.scale || column_step != 1) {  // mapped where it lies then, while it is in L1
+    copy_matrix(src, map.src_stride, column_step, dst, map.dst_stride, map.rows, map.cols);
+    map.src = dst;
+    map.src_stride = map.dst_stride;
+  }
+  if (map.scale) map_of<T>(copy_kernel())(map);
+}
+
 template <class T>
 void copy_block(const SourceCopy& copy, const Axis& y, const Axis& x, const Block& block,
                 const T* src, T* scratch) {
@@ -89,12 +124,8 @@ void copy_block(const SourceCopy& copy, const Axis& y, const Axis& x, const Bloc
         if (left == right) continue;
         const T* from = src + (block.image + n) * s.n + y.source_at(plane_y, block.row, i) * s.y +
                         x.source_at(plane_x, 0, left) * s.x;
-        if (copy.channel_stride == 1)
-          copy_matrix(from, s.x * x.step, s.c, scratch + (row + left) * copy.position_stride,
-                      copy.position_stride, right - left, copy.channels);
-        else
-          copy_matrix(from, s.c, s.x * x.step, scratch + row + left, copy.channel_stride,
-                      copy.channels, right - left);
+        copy_row(copy, s.x * x.step, from, scratch + (row + left) * copy.position_stride,
+                 right - left);
       }
     }
   }

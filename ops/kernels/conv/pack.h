@@ -3,6 +3,7 @@
 #pragma once
 #include "quern/ops/kernels/conv/axis.h"
 #include "quern/ops/kernels/conv/copy_kernel.h"
+#include "quern/ops/kernels/conv/fusion.h"
 #include "quern/ops/kernels/conv/strides.h"
 #include "quern/ops/kernels/gemm/gemm_kernel.h"
 #include "quern/tensor/bfloat16.h"
@@ -45,6 +46,7 @@ struct SourceCopy {
   ImageStrides strides;  // of src
   int64_t channels;
   int64_t position_stride, channel_stride;
+  SourceMap map = {};  // of these channels; what is copied is then bf16, f32 or f64, by `item`
 };
 void copy_block(const SourceCopy& copy, const Axis& y, const Axis& x, const Block& block,
                 const void* src, void* scratch);
