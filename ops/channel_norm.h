@@ -1,0 +1,41 @@
+// What a batch norm does a channel, in f64 and kept in the dtype of its parameters: shared by batch_norm
+// and the chains of ops/fused, which differ in how they pass over the pixels.
+#pragma once
+#include "quern/tensor/tensor.h"
+
+namespace quern::detail {
+
+/// The parameters of batch_norm; all but eps and momentum are [C] or undefined.
+struct BatchNorm {
+  Tensor running_mean, running_var, weight, bias;
+  double momentum, eps;
+};
+/// Errors of batch_norm, for an x of this shape and dtype.
+void check_batch_norm(const BatchNorm& norm, const Shape& x, DType dtype, bool training);
+
+/// Mean and biased variance of each channel, f64.
+struct Moments {
+  explicit Moments(int64_t channels);
+  explicit Moments(const BatchNorm& running);
+  Tensor mean, var;
+};
+/// Moves the running statistics, where defined, towards those of `count` values a channel.
+void update_running(const BatchNorm& norm, const Moments& moments, double count);
+
+/// y = x·scale + shift. Each is [C], f32 (f64 for f64).
+struct ChannelNorm {
+  ChannelNorm(const BatchNorm& norm, const Moments& moments, DType dtype);
+  Tensor scale, shift, mean, invstd;
+};
+
+/// Of the sums S = Σdy and T = Σdy·(x - mean) over n values, with s = weight·invstd:
+///   dx = s·(dy - S/n - (x - mean)·invstd²·T/n) = a·dy + b·x + c
+///   dweight = T·invstd
+///   dbias = S
+struct ChannelGradients {
+  ChannelGradients(const ChannelNorm& norm, const Tensor& weight, const double* sum_dy,
+                   const double* sum_dyx, double count);
+  Tensor a, b, c, weight, bias;
+};
+
+}  // namespace quern::detail
