@@ -113,7 +113,7 @@ constinit const ConvKernel conv_brgemm{
           run_taps(dgrad_taps(plan.problem), *plan.gemm, dy, packed, nullptr, dx);
         },
     .wgrad = [](const ConvPlan& plan, const void* x, const void* dy, void* dw,
-                const SourceMap&) { run_wgrad(plan.problem, *plan.gemm, x, dy, dw); },
+                const SourceMap& map) { run_wgrad(plan.problem, *plan.gemm, x, dy, dw, map); },
 };
 
 }  // namespace quern::kernels

@@ -66,6 +66,6 @@ void pack_weight(const ConvPlan& plan, const void* weight, void* packed);
 void run_taps(const TapConv& conv, const GemmKernel& gemm, const void* source, const void* packed,
               const void* bias, void* output);
 void run_wgrad(const ConvProblem& problem, const GemmKernel& gemm, const void* x, const void* dy,
-               void* dw);
+               void* dw, const SourceMap& map);
 
 }  // namespace quern::kernels

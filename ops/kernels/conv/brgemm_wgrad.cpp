@@ -35,11 +35,12 @@ Extent piece(int64_t n, int64_t parts, int64_t i) {
 
 template <class T>
 WgradEngine<T>::WgradEngine(const ConvProblem& problem, const GemmKernel& gemm, const T* x,
-                            const T* dy)
+                            const T* dy, const SourceMap& map)
     : p_(linearised(problem)),
       gemm_(gemm),
       x_(x),
       dy_(dy),
+      map_(map),
       icg_(p_.ic / p_.groups),
       ocg_(p_.oc / p_.groups),
       x_strides_(p_.format, p_.ic, p_.ih, p_.iw),
@@ -300,9 +301,9 @@ void WgradEngine<T>::merge(const Cell& cell, Acc* dw) const {
 }
 
 void run_wgrad(const ConvProblem& problem, const GemmKernel& gemm, const void* x, const void* dy,
-               void* dw) {
+               void* dw, const SourceMap& map) {
   visit_floating("conv2d", problem.dtype, [&]<class T>(std::type_identity<T>) {
-    WgradEngine<T>(problem, gemm, static_cast<const T*>(x), static_cast<const T*>(dy))
+    WgradEngine<T>(problem, gemm, static_cast<const T*>(x), static_cast<const T*>(dy), map)
         .run(static_cast<Accumulator<T>*>(dw));
   });
 }

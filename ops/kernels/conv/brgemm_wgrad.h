@@ -51,7 +51,8 @@ class WgradEngine {
  public:
   using Acc = Accumulator<T>;
 
-  WgradEngine(const ConvProblem& problem, const GemmKernel& gemm, const T* x, const T* dy);
+  WgradEngine(const ConvProblem& problem, const GemmKernel& gemm, const T* x, const T* dy,
+              const SourceMap& map);
   void run(Acc* dw);
 
  private:
@@ -114,15 +115,31 @@ class WgradEngine {
     return columns_ ? tap_columns_ * ceil_div(rows, gemm_.mr) * sliver_items(block)
                     : rows * row_items(block);
   }
-  /// By columns: items of an image's zero-padded copy.
+  /// By columns: items of an image's copy, zero-padded and mapped, or of one row of it.
   int64_t plain_items(const Block& block, int64_t channels) const {
-    return in_place_ ? 0 : scratch(block).image() * channels;
+    if (in_place_) return map_.scale ? p_.ow * channels : 0;
+    return scratch(block).image() * channels;
+  }
+  /// Channels of x from `first` on to memory, as copy_block does.
+  SourceCopy copy_of(int64_t first, int64_t channels, int64_t position_stride,
+                     int64_t channel_stride) const {
+    SourceMap map = map_;
+    if (map.scale)
+      map = {.scale = static_cast<const Acc*>(map.scale) + first,
+             .shift = static_cast<const Acc*>(map.shift) + first};
+    return {.item = sizeof(T),
+            .strides = x_strides_,
+            .channels = channels,
+            .position_stride = position_stride,
+            .channel_stride = channel_stride,
+            .map = map};
   }
   int64_t sums_items() const { return tap_rows_ * tap_columns_ * max_rows_ * max_outputs_; }
 
   const ConvProblem p_;
   const GemmKernel& gemm_;
   const T *x_, *dy_;
+  const SourceMap map_;
   int64_t icg_, ocg_;  // channels of a group
   ImageStrides x_strides_, dy_strides_;
   Axis y_axis_;
@@ -133,7 +150,7 @@ class WgradEngine {
   int64_t a_rows_;                  // rows of A: input channels, times x taps if folded
   int64_t width_;                   // positions of a row of pixels
   bool linear_;                     // a run is an image's block, as always by columns, not a row
-  bool in_place_;                   // A by columns is copied from x itself
+  bool in_place_;                   // A by columns is copied from x itself, or mapped, by rows
   BlockGrid grid_;
   int64_t pixel_parts_, row_parts_, output_parts_;
   int64_t max_rows_, max_outputs_;  // of a cell

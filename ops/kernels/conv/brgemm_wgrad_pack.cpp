@@ -20,13 +20,9 @@ void WgradEngine<T>::pack_a_rows(const Cell& cell, const Block& block, T* a) con
   for (int64_t row = 0; row < cell.rows.size;) {
     const int64_t tap = (cell.rows.begin + row) / icg_, channel = (cell.rows.begin + row) % icg_;
     const int64_t channels = std::min(icg_ - channel, cell.rows.size - row);
-    copy_block({.item = sizeof(T),
-                .strides = x_strides_,
-                .channels = channels,
-                .position_stride = 1,
-                .channel_stride = stride},
-               y_axis_, x_axes_[static_cast<size_t>(tap)], block,
-               x_ + (cell.group * icg_ + channel) * x_strides_.c, a + row * stride);
+    const int64_t first = cell.group * icg_ + channel;
+    copy_block(copy_of(first, channels, 1, stride), y_axis_, x_axes_[static_cast<size_t>(tap)],
+               block, x_ + first * x_strides_.c, a + row * stride);
     row += channels;
   }
 }
@@ -40,24 +36,22 @@ void WgradEngine<T>::pack_a_columns(const Cell& cell, const Block& block, T* pla
   const int64_t channels = folded_ ? icg_ : cell.rows.size;
   const int64_t step = even_piece(cell.rows.size, gemm_.mr);
   const int64_t slivers = ceil_div(cell.rows.size, step);
+  const bool by_rows = in_place_ && map_.scale;               // through `plain`
   const int64_t pixel = in_place_ ? x_strides_.x : channels;  // items between positions
+  const int64_t first = cell.group * icg_ + (folded_ ? 0 : cell.rows.begin);
+  const SourceCopy copy = copy_of(first, channels, channels, 1);
   for (int64_t n = 0; n < block.images; ++n) {
-    const T* from = x_ + cell.group * icg_ + (folded_ ? 0 : cell.rows.begin);
-    if (in_place_) {
-      from += (block.image + n) * x_strides_.n + block.row * x_strides_.y;
-    } else {
-      copy_block({.item = sizeof(T),
-                  .strides = x_strides_,
-                  .channels = channels,
-                  .position_stride = channels,
-                  .channel_stride = 1},
-                 y_axis_, x_axes_[0],
-                 {.image = block.image + n, .images = 1, .row = block.row, .rows = block.rows},
-                 from, plain);
-      from = plain + (folded_ ? cell.rows.begin : 0);
-    }
+    const auto copy_rows = [&](int64_t row, int64_t rows) {
+      copy_block(copy, y_axis_, x_axes_[0],
+                 {.image = block.image + n, .images = 1, .row = block.row + row, .rows = rows},
+                 x_ + first, plain);
+      return plain + (folded_ ? cell.rows.begin : 0);
+    };
+    const T* from = in_place_
+                        ? x_ + first + (block.image + n) * x_strides_.n + block.row * x_strides_.y
+                        : copy_rows(0, block.rows);
     // Rows of outputs, or all at once where nothing is between them.
-    const bool whole = in_place_ && width_ == p_.ow;
+    const bool whole = in_place_ && !by_rows && width_ == p_.ow;
     const int64_t rows = whole ? 1 : scratch.planes_y * scratch.height;
     for (int64_t column = 0; column < tap_columns_; ++column) {
       const Tap& tap = x_axes_[0].phases[0].taps[static_cast<size_t>(column)];
@@ -67,8 +61,8 @@ void WgradEngine<T>::pack_a_columns(const Cell& cell, const Block& block, T* pla
         const int64_t at =
             ((y_plane * scratch.planes_x + tap.plane) * scratch.height + y) * scratch.width +
             tap.shift;
-        pack_panels(gemm_, {.src = from + at * pixel,
-                            .src_stride = x_axes_[0].stretch * pixel,
+        pack_panels(gemm_, {.src = by_rows ? copy_rows(y, 1) : from + at * pixel,
+                            .src_stride = x_axes_[0].stretch * (by_rows ? channels : pixel),
                             .rows = whole ? image_positions(block) : p_.ow,
                             .cols = cell.rows.size,
                             .dst = to + row * width_ * kPitch,

@@ -1,0 +1,228 @@
+// What the tests of convolutions share: shapes where drivers break, exact data, and the micro-kernels.
+#pragma once
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <vector>
+
+#include "amx_emulation.h"
+#include "quern/ops/kernels/conv/conv.h"
+#include "quern/ops/kernels/gemm/gemm_registry.h"
+#include "quern/tensor/bfloat16.h"
+#include "quern/tensor/cpu_features.h"
+
+namespace quern::test {
+
+using namespace kernels;
+
+struct Pair {
+  int64_t h, w;
+};
+struct Case {
+  int64_t n, groups, ic, oc;  // channels of all groups
+  Pair size, kernel, stride = {1, 1}, pad = {0, 0}, dilation = {1, 1};
+
+  ConvProblem problem(DType dtype, MemoryFormat format) const {
+    const auto out = [](int64_t in, int64_t k, int64_t s, int64_t p, int64_t d) {
+      return (in + 2 * p - d * (k - 1) - 1) / s + 1;
+    };
+    return {.n = n,
+            .ic = ic,
+            .ih = size.h,
+            .iw = size.w,
+            .oc = oc,
+            .oh = out(size.h, kernel.h, stride.h, pad.h, dilation.h),
+            .ow = out(size.w, kernel.w, stride.w, pad.w, dilation.w),
+            .kh = kernel.h,
+            .kw = kernel.w,
+            .stride_h = stride.h,
+            .stride_w = stride.w,
+            .pad_h = pad.h,
+            .pad_w = pad.w,
+            .dilation_h = dilation.h,
+            .dilation_w = dilation.w,
+            .groups = groups,
+            .dtype = dtype,
+            .format = format};
+  }
+};
+
+inline const std::vector<Case> kCases{
+    // 1×1: linearised, copied for odd channels, strided
+    {.n = 2, .groups = 1, .ic = 32, .oc = 33, .size = {7, 7}, .kernel = {1, 1}},
+    {.n = 3, .groups = 1, .ic = 17, .oc = 5, .size = {5, 9}, .kernel = {1, 1}},
+    {.n = 2, .groups = 1, .ic = 64, .oc = 65, .size = {9, 8}, .kernel = {1, 1}, .stride = {2, 2}},
+    {.n = 1, .groups = 1, .ic = 16, .oc = 16, .size = {3, 3}, .kernel = {1, 1}, .pad = {1, 2}},
+    {.n = 1, .groups = 1, .ic = 1, .oc = 1, .size = {1, 1}, .kernel = {1, 1}},
+    // channels that collide in a cache set
+    {.n = 1, .groups = 1, .ic = 1024, .oc = 3, .size = {3, 5}, .kernel = {1, 1}},
+    // 3×3, even and odd everything
+    {.n = 2, .groups = 1, .ic = 33, .oc = 65, .size = {7, 7}, .kernel = {3, 3}, .pad = {1, 1}},
+    {.n = 1, .groups = 1, .ic = 16, .oc = 32, .size = {14, 28}, .kernel = {3, 3}, .pad = {1, 1}},
+    {.n = 2, .groups = 1, .ic = 16, .oc = 17, .size = {8, 9}, .kernel = {3, 3}},
+    {.n = 2,
+     .groups = 1,
+     .ic = 18,
+     .oc = 3,
+     .size = {9, 11},
+     .kernel = {3, 3},
+     .stride = {2, 2},
+     .pad = {1, 1}},
+    {.n = 1,
+     .groups = 1,
+     .ic = 17,
+     .oc = 33,
+     .size = {10, 13},
+     .kernel = {3, 3},
+     .stride = {3, 3},
+     .pad = {1, 1}},
+    {.n = 1, .groups = 1, .ic = 17, .oc = 16, .size = {11, 7}, .kernel = {2, 2}, .stride = {3, 4}},
+    {.n = 1,
+     .groups = 1,
+     .ic = 17,
+     .oc = 5,
+     .size = {12, 13},
+     .kernel = {5, 3},
+     .stride = {1, 2},
+     .pad = {2, 1}},
+    {.n = 1,
+     .groups = 1,
+     .ic = 16,
+     .oc = 33,
+     .size = {13, 12},
+     .kernel = {3, 3},
+     .pad = {2, 2},
+     .dilation = {2, 2}},
+    {.n = 1,
+     .groups = 1,
+     .ic = 20,
+     .oc = 5,
+     .size = {13, 15},
+     .kernel = {3, 3},
+     .stride = {2, 3},
+     .pad = {3, 1},
+     .dilation = {3, 2}},
+    {.n = 1,
+     .groups = 1,
+     .ic = 20,
+     .oc = 5,
+     .size = {13, 15},
+     .kernel = {3, 2},
+     .stride = {2, 2},
+     .pad = {1, 3},
+     .dilation = {2, 4}},
+    // padding beyond need: outputs and taps that read nothing but padding
+    {.n = 1, .groups = 1, .ic = 17, .oc = 5, .size = {3, 4}, .kernel = {3, 3}, .pad = {5, 4}},
+    {.n = 1,
+     .groups = 1,
+     .ic = 3,
+     .oc = 5,
+     .size = {2, 3},
+     .kernel = {3, 3},
+     .stride = {2, 2},
+     .pad = {4, 7}},
+    {.n = 1,
+     .groups = 1,
+     .ic = 16,
+     .oc = 2,
+     .size = {1, 1},
+     .kernel = {1, 1},
+     .stride = {2, 2},
+     .pad = {1, 1}},
+    // few channels: taps folded into the reduction
+    {.n = 2,
+     .groups = 1,
+     .ic = 3,
+     .oc = 33,
+     .size = {18, 20},
+     .kernel = {7, 7},
+     .stride = {2, 2},
+     .pad = {3, 3}},
+    {.n = 1, .groups = 1, .ic = 1, .oc = 5, .size = {9, 10}, .kernel = {3, 3}, .pad = {1, 1}},
+    {.n = 1,
+     .groups = 1,
+     .ic = 5,
+     .oc = 17,
+     .size = {9, 11},
+     .kernel = {3, 4},
+     .stride = {1, 3},
+     .pad = {0, 2}},
+    {.n = 1,
+     .groups = 1,
+     .ic = 5,
+     .oc = 3,
+     .size = {9, 11},
+     .kernel = {3, 3},
+     .pad = {2, 2},
+     .dilation = {1, 2}},
+    // groups, depthwise
+    {.n = 2, .groups = 2, .ic = 34, .oc = 66, .size = {6, 7}, .kernel = {3, 3}, .pad = {1, 1}},
+    {.n = 1,
+     .groups = 3,
+     .ic = 9,
+     .oc = 15,
+     .size = {7, 6},
+     .kernel = {3, 3},
+     .stride = {2, 2},
+     .pad = {1, 1}},
+    {.n = 2, .groups = 2, .ic = 64, .oc = 32, .size = {5, 5}, .kernel = {1, 1}},
+    {.n = 1, .groups = 19, .ic = 19, .oc = 19, .size = {8, 7}, .kernel = {3, 3}, .pad = {1, 1}},
+    {.n = 1,
+     .groups = 5,
+     .ic = 5,
+     .oc = 10,
+     .size = {8, 9},
+     .kernel = {3, 3},
+     .stride = {2, 1},
+     .pad = {1, 1}},
+    // kernel = input, one column
+    {.n = 2, .groups = 1, .ic = 17, .oc = 9, .size = {5, 4}, .kernel = {5, 4}},
+    {.n = 2, .groups = 1, .ic = 16, .oc = 9, .size = {12, 3}, .kernel = {3, 3}},
+    {.n = 1, .groups = 1, .ic = 16, .oc = 9, .size = {9, 1}, .kernel = {3, 1}, .pad = {1, 0}},
+    {.n = 1, .groups = 1, .ic = 16, .oc = 9, .size = {1, 40}, .kernel = {1, 5}, .pad = {0, 2}},
+    // reductions, blocks of rows and images larger than a cache
+    {.n = 5, .groups = 1, .ic = 560, .oc = 3, .size = {4, 4}, .kernel = {3, 3}, .pad = {1, 1}},
+    {.n = 2, .groups = 1, .ic = 40, .oc = 2, .size = {70, 64}, .kernel = {3, 3}, .pad = {1, 1}},
+    {.n = 2,
+     .groups = 1,
+     .ic = 72,
+     .oc = 72,
+     .size = {9, 9},
+     .kernel = {3, 3},
+     .stride = {2, 2},
+     .pad = {1, 1}},
+};
+
+/// -3 ... 3, exact in every dtype.
+inline std::vector<double> integers(int64_t count, uint32_t seed) {
+  std::vector<double> values(static_cast<size_t>(count));
+  uint32_t state = seed * 2654435761u + 1;
+  for (double& value : values) {
+    state = state * 1664525u + 1013904223u;
+    value = static_cast<double>(state >> 16) / 65536 * 7;
+    value = std::floor(value) - 3;
+  }
+  return values;
+}
+
+inline DType sum_dtype(DType dtype) { return dtype == DType::f64 ? DType::f64 : DType::f32; }
+
+inline std::vector<double> rounded(std::vector<double> values, DType dtype) {
+  if (dtype == DType::bf16)
+    for (double& value : values) value = static_cast<double>(static_cast<float>(bfloat16(value)));
+  return values;
+}
+
+/// Those that this machine runs, and the AMX kernel on emulated tiles.
+inline std::vector<const GemmKernel*> enabled_gemms() {
+  std::vector<const GemmKernel*> enabled{&kEmulatedAmx};
+  for (const GemmKernel* gemm : gemm_kernels()) {
+    if (isa_enabled(gemm->isa)) enabled.push_back(gemm);
+    else MESSAGE("skipped ", std::string(gemm->name), ": ", why_disabled(gemm->isa));
+  }
+  return enabled;
+}
+
+inline constexpr MemoryFormat kFormats[] = {MemoryFormat::contiguous, MemoryFormat::channels_last};
+
+}  // namespace quern::test
