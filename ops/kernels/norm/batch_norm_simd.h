@@ -2,34 +2,23 @@
 // two passes of `stats` meet in the cache, as the driver's blocks are made to fit there.
 #pragma once
 #include "quern/ops/kernels/norm/batch_norm_kernel.h"
+#include "quern/ops/kernels/norm/columns_simd.h"
 #include "quern/ops/kernels/norm/moments_simd.h"
 
 namespace quern::kernels {
 namespace {
 
-/// Vectors lie along channels, and sums over rows stay in registers: 4 vectors of channels at a
-/// time.
+/// Vectors lie along channels.
 template <class T, class Arch>
 struct Nhwc {
   using V = Vec<T, Arch>;
   using P = Wide<T>;
   static constexpr int64_t lanes = kLanes<T, Arch>;
 
-  /// body(c, count, lanes): `count` (a constant) vectors at channel c, or a part of one.
-  template <class F>
-  static void each_columns(int64_t channels, F body) {
-    int64_t c = 0;
-    for (; c + 4 * lanes <= channels; c += 4 * lanes)
-      body(c, std::integral_constant<int, 4>{}, AllLanes<Arch>{});
-    each_vector<T, Arch>(channels - c, [&](int64_t i, int, auto part) {
-      body(c + i, std::integral_constant<int, 1>{}, part);
-    });
-  }
-
   static void stats(const BatchNormBlock& block, const void* x_, double* mean, double* m2) {
     const T* x = static_cast<const T*>(x_);
     const P n = static_cast<P>(block.rows);
-    each_columns(block.channels, [&](int64_t c, auto count, auto part) {
+    each_columns<T, Arch>(block.channels, [&](int64_t c, auto count, auto part) {
       V sum[count], d_sum[count], d2_sum[count];
       unroll<count>([&](int v) { sum[v] = d_sum[v] = d2_sum[v] = V(0); });
       for (int64_t r = 0; r < block.rows; ++r)
@@ -69,7 +58,7 @@ struct Nhwc {
                               const void* mean_, double* sum_dy, double* sum_dyx) {
     const T *x = static_cast<const T*>(x_), *dy = static_cast<const T*>(dy_);
     const P* mean = static_cast<const P*>(mean_);
-    each_columns(block.channels, [&](int64_t c, auto count, auto part) {
+    each_columns<T, Arch>(block.channels, [&](int64_t c, auto count, auto part) {
       V m[count], s[count], sx[count];
       unroll<count>([&](int v) {
         m[v] = part.load(mean + c + v * lanes);
@@ -82,13 +71,8 @@ struct Nhwc {
           s[v] += g;
           sx[v] = xsimd::fma(g, part.load(x + i) - m[v], sx[v]);
         });
-      P out[count * lanes], out_x[count * lanes];
-      unroll<count>([&](int v) {
-        store<Arch>(out + v * lanes, s[v]);
-        store<Arch>(out_x + v * lanes, sx[v]);
-      });
-      const int64_t width = count * lanes < block.channels - c ? count * lanes : block.channels - c;
-      for (int64_t i = 0; i < width; ++i) sum_dy[c + i] = out[i], sum_dyx[c + i] = out_x[i];
+      store_columns<T, Arch>(s, block.channels - c, sum_dy + c);
+      store_columns<T, Arch>(sx, block.channels - c, sum_dyx + c);
     });
   }
 

@@ -1,0 +1,36 @@
+// The contract of the join kernels: where the branch and the shortcut of a residual block meet, the
+// last batch norm, the sum and the relu are one pass, and their gradient two. They see one nhwc block,
+// rows (pixels) by channels, as the batch_norm kernels do. Files compiled with ISA flags include this.
+#pragma once
+#include "quern/ops/kernels/norm/batch_norm_kernel.h"
+
+namespace quern::kernels {
+
+/// One of the two that meet. `v` and `dv` are elements, the others [channels] in what is computed in;
+/// null where a pass has no use for it.
+struct JoinSide {
+  const void* v = nullptr;                              // null: no such side
+  const void *scale = nullptr, *shift = nullptr;        // null: 1 and 0
+  const void* mean = nullptr;                           // of v
+  const void *a = nullptr, *b = nullptr, *c = nullptr;  // of dv; null: 1, 0 and 0
+  void* dv = nullptr;                                   // null: not asked for
+};
+
+/// The branch always has scale and shift and, where dv is asked for, a, b and c.
+struct JoinKernel {
+  const char* name;  // join_<dtype>_<isa>; the naive one ends in _reference
+  Isa isa;
+  DType dtype;
+  /// out = relu(branch.v·scale + shift + shortcut.v·scale + shift)
+  void (*forward)(const BatchNormBlock&, const JoinSide& branch, const JoinSide& shortcut,
+                  void* out);
+  // dz = (out > 0)·dout; of null `out`, where there is no shortcut, it is computed again.
+  /// sums[0] = Σdz, sums[1] = Σdz·(branch.v - mean), and, if shortcut.mean, sums[2] the same of shortcut.v
+  void (*reduce)(const BatchNormBlock&, const JoinSide& branch, const JoinSide& shortcut,
+                 const void* out, const void* dout, double* const* sums);
+  /// dv = a·dz + b·v + c of each side that asks; dout may be one of them.
+  void (*apply)(const BatchNormBlock&, const JoinSide& branch, const JoinSide& shortcut,
+                const void* out, const void* dout);
+};
+
+}  // namespace quern::kernels

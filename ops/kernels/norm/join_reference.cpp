@@ -1,0 +1,81 @@
+// The join kernels as their formulas read: the oracle, and the last choice.
+#include "quern/ops/kernels/norm/join_registry.h"
+#include "quern/tensor/bfloat16.h"
+
+namespace quern::kernels {
+namespace {
+
+/// T: the elements' type. P: the parameters', in which it computes. i is an element's index, c its
+/// channel.
+template <class T, class P>
+struct Reference {
+  static P element(const void* p, int64_t i) { return static_cast<P>(static_cast<const T*>(p)[i]); }
+  static P parameter(const void* p, int64_t c, P otherwise) {
+    return p ? static_cast<const P*>(p)[c] : otherwise;
+  }
+  static P normalised(const JoinSide& side, int64_t i, int64_t c) {
+    if (!side.v) return 0;
+    return element(side.v, i) * parameter(side.scale, c, 1) + parameter(side.shift, c, 0);
+  }
+  static P masked(const JoinSide& branch, const void* out, const void* dout, int64_t i, int64_t c) {
+    return (out ? element(out, i) : normalised(branch, i, c)) <= 0 ? 0 : element(dout, i);
+  }
+  static double deviation(const JoinSide& side, int64_t i, int64_t c) {
+    return static_cast<double>(element(side.v, i)) - parameter(side.mean, c, 0);
+  }
+  static void differentiate(const JoinSide& side, P dz, int64_t i, int64_t c) {
+    if (!side.dv) return;
+    const P bv = side.a ? parameter(side.b, c, 0) * element(side.v, i) : 0;
+    static_cast<T*>(side.dv)[i] =
+        static_cast<T>(parameter(side.a, c, 1) * dz + (bv + parameter(side.c, c, 0)));
+  }
+
+  template <class F>
+  static void each(const BatchNormBlock& block, F f) {
+    for (int64_t r = 0; r < block.rows; ++r)
+      for (int64_t c = 0; c < block.channels; ++c) f(r * block.stride + c, c);
+  }
+
+  static void forward(const BatchNormBlock& block, const JoinSide& branch, const JoinSide& shortcut,
+                      void* out) {
+    each(block, [&](int64_t i, int64_t c) {
+      const P v = normalised(branch, i, c) + normalised(shortcut, i, c);
+      static_cast<T*>(out)[i] = static_cast<T>(v <= 0 ? 0 : v);
+    });
+  }
+
+  static void reduce(const BatchNormBlock& block, const JoinSide& branch, const JoinSide& shortcut,
+                     const void* out, const void* dout, double* const* sums) {
+    for (int k = 0; k < (shortcut.mean ? 3 : 2); ++k)
+      for (int64_t c = 0; c < block.channels; ++c) sums[k][c] = 0;
+    each(block, [&](int64_t i, int64_t c) {
+      const double dz = masked(branch, out, dout, i, c);
+      sums[0][c] += dz;
+      sums[1][c] += dz * deviation(branch, i, c);
+      if (shortcut.mean) sums[2][c] += dz * deviation(shortcut, i, c);
+    });
+  }
+
+  static void apply(const BatchNormBlock& block, const JoinSide& branch, const JoinSide& shortcut,
+                    const void* out, const void* dout) {
+    each(block, [&](int64_t i, int64_t c) {
+      const P dz = masked(branch, out, dout, i, c);
+      differentiate(branch, dz, i, c);
+      differentiate(shortcut, dz, i, c);
+    });
+  }
+
+  static constexpr JoinKernel record(const char* name, DType dtype) {
+    return {name, Isa::portable, dtype, forward, reduce, apply};
+  }
+};
+
+}  // namespace
+
+constinit const JoinKernel join_reference[3] = {
+    Reference<float, float>::record("join_f32_reference", DType::f32),
+    Reference<bfloat16, float>::record("join_bf16_reference", DType::bf16),
+    Reference<double, double>::record("join_f64_reference", DType::f64),
+};
+
+}  // namespace quern::kernels

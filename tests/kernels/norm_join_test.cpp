@@ -1,0 +1,258 @@
+// Every join record against f64, on blocks with padded rows, and the passes that merge them.
+#include <doctest/doctest.h>
+
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "kernels/gemm_oracle.h"
+#include "quern/ops/kernels/norm/join.h"
+#include "quern/ops/kernels/norm/join_registry.h"
+#include "quern/tensor/cpu_features.h"
+#include "quern/tensor/parallel.h"
+
+using namespace quern;
+using namespace quern::kernels;
+using quern::test::Elements;
+using quern::test::Sum;
+using quern::test::unit_roundoff;
+
+namespace {
+
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+enum class Shortcut { none, identity, projection };
+
+/// Two sides that meet in one [rows, stride] array, of whose rows `channels` are theirs.
+struct Problem {
+  Problem(const JoinKernel& kernel, Shortcut shortcut, int64_t rows, int64_t channels,
+          int64_t padding)
+      : dtype(kernel.dtype),
+        parameter(dtype == DType::f64 ? DType::f64 : DType::f32),
+        shortcut(shortcut),
+        block{rows, channels, channels + padding},
+        branch_v(elements()),
+        shortcut_v(elements()),
+        dout(elements()) {
+    branch_v.fill_random(1), shortcut_v.fill_random(2), dout.fill_random(3);
+    for (uint32_t k = 0; k < 12; ++k)
+      parameters.emplace_back(parameter, channels).fill_random(10 + k);
+  }
+  Elements elements() const {
+    Elements e(dtype, (block.rows - 1) * block.stride + block.channels);
+    e.fill(kNaN);
+    return e;
+  }
+  JoinSide side(size_t which, const void* v, void* dv, bool affine) const {
+    if (!affine) return {.v = v, .dv = dv};
+    const Elements* p = &parameters[which * 6];
+    return {v, p[0].data(), p[1].data(), p[2].data(), p[3].data(), p[4].data(), p[5].data(), dv};
+  }
+  JoinSide branch(void* dv = nullptr) const { return side(0, branch_v.data(), dv, true); }
+  JoinSide other(void* dv = nullptr) const {
+    if (shortcut == Shortcut::none) return {};
+    return side(1, shortcut_v.data(), dv, shortcut == Shortcut::projection);
+  }
+  double get(size_t which, size_t k, int64_t c) const { return parameters[which * 6 + k].get(c); }
+
+  template <class F>
+  void each(F f) const {
+    for (int64_t r = 0; r < block.rows; ++r)
+      for (int64_t c = 0; c < block.channels; ++c) f(r * block.stride + c, c);
+  }
+  /// Relative error of n roundings; twice that in f64, where the oracle errs as much.
+  double gamma(double n) const {
+    const double u = unit_roundoff(parameter);
+    return (dtype == DType::f64 ? 2 : 1) * n * u / (1 - n * u);
+  }
+  /// Is `got` the sum, but for n roundings of its terms and that of storing it?
+  bool close(double got, const Sum& expected, double n) const {
+    const double computed = gamma(n) * expected.magnitude;
+    return std::fabs(got - expected.value) <=
+           computed + unit_roundoff(dtype) * (std::fabs(expected.value) + computed);
+  }
+  bool padding_is_nan(const Elements& e) const {
+    for (int64_t i = 0; i < e.count(); ++i)
+      if (i % block.stride >= block.channels && !std::isnan(e.get(i))) return false;
+    return true;
+  }
+
+  DType dtype, parameter;
+  Shortcut shortcut;
+  BatchNormBlock block;
+  Elements branch_v, shortcut_v, dout;
+  std::vector<Elements> parameters;  // scale, shift, mean, a, b, c of the branch, then the shortcut
+};
+
+void check_forward(const JoinKernel& kernel, const Problem& p, const Elements& out) {
+  kernel.forward(p.block, p.branch(), p.other(), out.data());
+  CHECK(p.padding_is_nan(out));
+  bool right = true;
+  p.each([&](int64_t i, int64_t c) {
+    Sum sum;
+    sum.add(p.branch_v.get(i) * p.get(0, 0, c)), sum.add(p.get(0, 1, c));
+    if (p.shortcut == Shortcut::identity) sum.add(p.shortcut_v.get(i));
+    if (p.shortcut == Shortcut::projection)
+      sum.add(p.shortcut_v.get(i) * p.get(1, 0, c)), sum.add(p.get(1, 1, c));
+    const double got = out.get(i);
+    right &= p.close(got, sum, 4) || (got == 0 && sum.value <= p.gamma(4) * sum.magnitude);
+    right &= got >= 0;
+  });
+  CHECK(right);
+}
+
+using Triple = std::array<std::vector<double>, 3>;
+
+Triple reduce(const JoinKernel& kernel, const Problem& p, const void* out) {
+  Triple sums;
+  for (auto& sum : sums) sum.assign(static_cast<size_t>(p.block.channels), kNaN);
+  double* pointers[] = {sums[0].data(), sums[1].data(), sums[2].data()};
+  kernel.reduce(p.block, p.branch(), p.other(), out, p.dout.data(), pointers);
+  return sums;
+}
+
+/// `got`, of at most n additions in a row, against sums in f64.
+void check_sums(const Problem& p, const Elements& out, const Triple& got, double n) {
+  for (int64_t c = 0; c < p.block.channels; ++c) {
+    Sum sum[3];
+    for (int64_t r = 0; r < p.block.rows; ++r) {
+      const int64_t i = r * p.block.stride + c;
+      const double dz = out.get(i) > 0 ? p.dout.get(i) : 0;
+      sum[0].add(dz);
+      sum[1].add(dz * (p.branch_v.get(i) - p.get(0, 2, c)));
+      sum[2].add(dz * (p.shortcut_v.get(i) - p.get(1, 2, c)));
+    }
+    for (size_t k = 0; k < (p.shortcut == Shortcut::projection ? 3 : 2); ++k)
+      CHECK_LE(std::fabs(got[k][static_cast<size_t>(c)] - sum[k].value),
+               p.gamma(n + 2) * sum[k].magnitude);
+  }
+  if (p.shortcut != Shortcut::projection)
+    for (double untouched : got[2]) CHECK(std::isnan(untouched));
+}
+
+void check_reduce(const JoinKernel& kernel, const Problem& p, const Elements& out) {
+  const Triple got = reduce(kernel, p, out.data());
+  check_sums(p, out, got, static_cast<double>(p.block.rows));
+  if (p.shortcut == Shortcut::none)  // the mask computed again is the one of the forward pass
+    for (size_t k = 0; k < 2; ++k) CHECK(reduce(kernel, p, nullptr)[k] == got[k]);
+}
+
+void check_apply(const JoinKernel& kernel, const Problem& p, const Elements& out) {
+  const Elements dv = p.elements();
+  Elements dw = p.elements();  // in place of dout
+  p.each([&](int64_t i, int64_t) { dw.set(i, p.dout.get(i)); });
+  const bool recompute = p.shortcut == Shortcut::none;
+  kernel.apply(p.block, p.branch(dv.data()), p.other(dw.data()), recompute ? nullptr : out.data(),
+               dw.data());
+  CHECK(p.padding_is_nan(dv));
+  CHECK(p.padding_is_nan(dw));
+  bool right = true;
+  p.each([&](int64_t i, int64_t c) {
+    const double dz = out.get(i) > 0 ? p.dout.get(i) : 0;
+    const auto gradient = [&](size_t side, double v) {
+      Sum sum;
+      sum.add(p.get(side, 3, c) * dz), sum.add(p.get(side, 4, c) * v), sum.add(p.get(side, 5, c));
+      return sum;
+    };
+    right &= p.close(dv.get(i), gradient(0, p.branch_v.get(i)), 4);
+    if (p.shortcut == Shortcut::none) right &= dw.get(i) == p.dout.get(i);
+    if (p.shortcut == Shortcut::identity) right &= dw.get(i) == dz;
+    if (p.shortcut == Shortcut::projection)
+      right &= p.close(dw.get(i), gradient(1, p.shortcut_v.get(i)), 4);
+  });
+  CHECK(right);
+}
+
+template <class F>
+void each_supported(F f) {
+  for (const JoinKernel* kernel : join_kernels()) {
+    if (!cpu_has(kernel->isa)) {
+      MESSAGE("skipped: CPU has no " << to_string(kernel->isa) << " for " << kernel->name);
+      continue;
+    }
+    CAPTURE(std::string(kernel->name));
+    for (Shortcut shortcut : {Shortcut::none, Shortcut::identity, Shortcut::projection}) {
+      CAPTURE(shortcut);
+      f(*kernel, shortcut);
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("join kernels on blocks around the sizes of vectors") {
+  each_supported([](const JoinKernel& kernel, Shortcut shortcut) {
+    for (int64_t rows : {1, 2, 23})
+      for (int64_t channels : {1, 3, 7, 8, 15, 16, 17, 33, 64, 67, 81}) {
+        CAPTURE(rows);
+        CAPTURE(channels);
+        const Problem p(kernel, shortcut, rows, channels, 3);
+        const Elements out = p.elements();
+        check_forward(kernel, p, out);
+        check_reduce(kernel, p, out);
+        check_apply(kernel, p, out);
+      }
+  });
+}
+
+TEST_CASE("join kernels let NaN through") {
+  each_supported([](const JoinKernel& kernel, Shortcut shortcut) {
+    Problem p(kernel, shortcut, 3, 18, 3);
+    p.branch_v.set(p.block.stride + 17, kNaN);
+    const Elements out = p.elements();
+    kernel.forward(p.block, p.branch(), p.other(), out.data());
+    CHECK(std::isnan(out.get(p.block.stride + 17)));
+    CHECK_FALSE(std::isnan(out.get(p.block.stride + 16)));
+  });
+}
+
+TEST_CASE("join passes merge blocks, the same for any number of threads") {
+  const int threads = num_threads();
+  each_supported([](const JoinKernel& kernel, Shortcut shortcut) {
+    for (const BatchNormSize size :
+         {BatchNormSize{3, 1153, 5}, {5, 49, 300}, {1, 1, 7}, {1, 2100, 64}}) {
+      const int64_t rows = size.images * size.pixels;
+      const Problem p(kernel, shortcut, rows, size.channels, 0);
+      const Elements out = p.elements(), whole = p.elements(), dv = p.elements(),
+                     whole_dv = p.elements(), dw = p.elements(), whole_dw = p.elements();
+      join_forward(kernel, size, p.branch(), p.other(), out.data());
+      kernel.forward(p.block, p.branch(), p.other(), whole.data());
+      join_apply(kernel, size, p.branch(dv.data()), p.other(dw.data()), out.data(), p.dout.data());
+      kernel.apply(p.block, p.branch(whole_dv.data()), p.other(whole_dw.data()), out.data(),
+                   p.dout.data());
+      const auto same = [&](const Elements& a, const Elements& b) {
+        return std::memcmp(a.data(), b.data(),
+                           static_cast<size_t>(a.count() * itemsize(kernel.dtype))) == 0;
+      };
+      CHECK(same(out, whole));
+      CHECK(same(dv, whole_dv));
+      CHECK(same(dw, whole_dw));
+
+      const bool three = shortcut == Shortcut::projection;
+      Triple first;
+      for (int n : {1, 2, 3}) {
+        set_num_threads(n);
+        Triple sums;
+        for (auto& sum : sums) sum.assign(static_cast<size_t>(size.channels), kNaN);
+        join_reduce(kernel, size, p.branch(), p.other(), out.data(), p.dout.data(), sums[0].data(),
+                    sums[1].data(), three ? sums[2].data() : nullptr);
+        if (n == 1) first = sums;
+        for (size_t k = 0; k < (three ? 3 : 2); ++k) CHECK(sums[k] == first[k]);
+      }
+      check_sums(p, out, first, 256);  // rows of a block; blocks are merged in f64
+    }
+  });
+  set_num_threads(threads);
+}
+
+TEST_CASE("join dispatch takes the best kernel under the cap") {
+  const Isa cap = isa_cap();
+  for (Isa isa : {Isa::portable, Isa::avx2, Isa::avx512}) {
+    if (!cpu_has(isa)) continue;
+    set_isa_cap(isa);
+    for (DType dtype : {DType::f32, DType::bf16, DType::f64})
+      CHECK(select_join_kernel(dtype).name == fmt::format("join_{}_{}", dtype, to_string(isa)));
+  }
+  set_isa_cap(cap);
+}
