@@ -4,11 +4,37 @@
 #include "quern/ops/batch_norm.h"
 #include "quern/ops/binary.h"
 #include "quern/ops/conv2d.h"
+#include "quern/ops/fused/conv_stage.h"
 
 namespace quern {
 namespace {
 
-Tensor composed(const Tensor& x, const ConvStage& s, bool training) {
+constexpr std::string_view kOp = "conv_chain";
+using enum ConvChain::Shortcut;
+
+/// The shape of what the stage makes of an x of the shape `input`.
+Shape check_stage(const ConvStage& stage, const Tensor& x, const Shape& input, bool training) {
+  detail::check_conv_operands(x, stage.weight);
+  const Shape output = detail::output_shape(detail::problem_of(stage, input, x.dtype()));
+  detail::check_batch_norm(detail::norm_of(stage), output, x.dtype(), training);
+  return output;
+}
+
+void check_chain(const Tensor& x, const ConvChain& chain, bool training) {
+  check(!chain.stages.empty(), kOp, "stages: expected at least one, got none");
+  detail::check_conv_operands(x, chain.stages[0].weight);
+  Shape shape = check_stage(chain.stages[0], x, x.shape(), training);
+  for (const ConvStage& stage : chain.stages.subspan(1))
+    shape = check_stage(stage, x, shape, training);
+  if (chain.shortcut == none) return;
+  const Shape shortcut = chain.shortcut == identity
+                             ? x.shape()
+                             : check_stage(chain.projection, x, x.shape(), training);
+  check(shortcut == shape, kOp, "shortcut: expected the shape of the branch, {}, got {}", shape,
+        shortcut);
+}
+
+Tensor composed(const ConvStage& s, const Tensor& x, bool training) {
   return batch_norm(conv2d(x, s.weight, {}, s.stride, s.padding), s.running_mean, s.running_var,
                     s.bn_weight, s.bn_bias, training, s.momentum, s.eps);
 }
@@ -16,15 +42,15 @@ Tensor composed(const Tensor& x, const ConvStage& s, bool training) {
 }  // namespace
 
 Tensor detail::conv_chain_composed(const Tensor& x, const ConvChain& chain, bool training) {
-  using enum ConvChain::Shortcut;
-  Tensor y = composed(x, chain.stages[0], training);
-  for (const ConvStage& stage : chain.stages.subspan(1)) y = composed(relu(y), stage, training);
+  Tensor y = composed(chain.stages[0], x, training);
+  for (const ConvStage& stage : chain.stages.subspan(1)) y = composed(stage, relu(y), training);
   if (chain.shortcut == identity) y = y + x;
-  if (chain.shortcut == projection) y = y + composed(x, chain.projection, training);
+  if (chain.shortcut == projection) y = y + composed(chain.projection, x, training);
   return relu(y);
 }
 
 Tensor conv_chain(const Tensor& x, const ConvChain& chain, bool training) {
+  check_chain(x, chain, training);
   return detail::conv_chain_composed(x, chain, training);
 }
 

@@ -1,0 +1,226 @@
+// conv_chain in training: the forward pass of each stage leaves what its convolution summed up and a
+// batch norm a channel, and the backward pass goes from there. Nothing that is normalised is stored.
+#include "quern/autograd/accumulate.h"
+#include "quern/autograd/node.h"
+#include "quern/ops/autocast.h"
+#include "quern/ops/convert.h"
+#include "quern/ops/fused/conv_stage.h"
+#include "quern/ops/kernels/norm/batch_norm.h"
+#include "quern/ops/kernels/norm/batch_norm_registry.h"
+#include "quern/ops/kernels/norm/join.h"
+#include "quern/ops/kernels/norm/join_registry.h"
+#include "quern/tensor/raw.h"
+#include "quern/tensor/verbose.h"
+
+namespace quern {
+namespace {
+
+using namespace kernels;
+using namespace detail;
+constexpr std::string_view kOp = "conv_chain";
+
+/// A stage after its forward pass.
+struct Stage {
+  ConvProblem problem;
+  SavedTensor weight, bn_weight;
+  Tensor y;  ///< of the convolution
+  ChannelNorm norm;
+
+  BatchNormSize size() const { return {problem.n, problem.oh * problem.ow, problem.oc}; }
+  double count() const { return static_cast<double>(problem.n * problem.oh * problem.ow); }
+  /// Reads y as what batch norm and relu make of it.
+  SourceMap map() const { return {norm.scale.raw(), norm.shift.raw()}; }
+  JoinSide side() const {
+    return {.v = y.raw(),
+            .scale = norm.scale.raw(),
+            .shift = norm.shift.raw(),
+            .mean = norm.mean.raw()};
+  }
+  JoinSide side(const ChannelGradients& g, const Tensor& dy) const {
+    JoinSide s = side();
+    s.a = g.a.raw(), s.b = g.b.raw(), s.c = g.c.raw(), s.dv = dy.defined() ? dy.raw() : nullptr;
+    return s;
+  }
+};
+
+void report(VerboseOp& line, const char* kernel, const Stage& stage) {
+  if (line)
+    line.set(kernel, to_string(stage.y.shape()),
+             fmt::format("{}:channels_last", stage.problem.dtype));
+}
+
+/// `before`: the stage whose y is x, normalised on the way.
+Stage run_forward(const ConvStage& stage, const Tensor& weight, const Tensor& x,
+                  const Stage* before) {
+  const BatchNorm norm = norm_of(stage);
+  const ConvProblem p = problem_of(stage, x.shape(), x.dtype());
+  const double count = static_cast<double>(p.n * p.oh * p.ow);
+  const Tensor y = empty(output_shape(p), p.dtype, p.format);
+  const Moments moments(p.oc);
+  double *mean = moments.mean.data<double>(), *var = moments.var.data<double>();
+  const ConvPlan plan = plan_conv(p, ConvPass::forward);
+  conv_forward(plan, x.raw(), PackedWeight(plan, weight).data(), y.raw(),
+               {.source = before ? before->map() : SourceMap{}, .mean = mean, .m2 = var});
+  for (int64_t c = 0; c < p.oc; ++c) var[c] /= count;
+  update_running(norm, moments, count);
+  return {p, SavedTensor(kOp, weight), SavedTensor(kOp, norm.weight), y,
+          ChannelNorm(norm, moments, p.dtype)};
+}
+
+/// `before`: as in run_forward.
+Tensor weight_gradient(const Stage& stage, const Tensor& x, const Stage* before, const Tensor& dy) {
+  const Tensor dw = empty(stage.weight.get().shape(), stage.norm.scale.dtype());
+  conv_wgrad(plan_conv(stage.problem, ConvPass::wgrad), x.raw(), dy.raw(), dw.raw(),
+             before ? before->map() : SourceMap{});
+  return dw;
+}
+
+void input_gradient(const Stage& stage, const Tensor& dy, const Tensor& dx,
+                    const DgradFusion& fusion = {}) {
+  const ConvPlan plan = plan_conv(stage.problem, ConvPass::dgrad);
+  conv_dgrad(plan, dy.raw(), PackedWeight(plan, stage.weight.get()).data(), dx.raw(), fusion);
+}
+
+/// What a chain keeps, and its passes beyond those of single stages.
+struct Trained {
+  using Shortcut = ConvChain::Shortcut;
+
+  SavedTensor x;
+  Shortcut shortcut;
+  std::vector<Stage> stages;  // of the branch, then the projection if there is one
+  SavedTensor out = {};       // where there is a shortcut; else the last y tells what relu passed
+
+  size_t depth() const { return stages.size() - (shortcut == Shortcut::projection); }
+  const Stage& last() const { return stages[depth() - 1]; }
+  const Stage& projection() const { return stages[depth()]; }
+  const Stage* before(size_t i) const { return i == 0 ? nullptr : &stages[i - 1]; }
+
+  JoinSide shortcut_side() const {
+    if (shortcut == Shortcut::projection) return projection().side();
+    return {.v = shortcut == Shortcut::identity ? x.get().raw() : nullptr};
+  }
+
+  Tensor join() const {
+    VerboseOp line("conv_chain_join_fwd");
+    const JoinKernel& kernel = select_join_kernel(last().problem.dtype);
+    report(line, kernel.name, last());
+    Tensor result = empty_like(last().y);
+    join_forward(kernel, last().size(), last().side(), shortcut_side(), result.raw());
+    return result;
+  }
+
+  /// Of stage i, from Σdz and Σdz·(y - mean). Those of its batch norm's parameters go to their places.
+  ChannelGradients channel_gradients(size_t i, const double* dz, const double* dzy,
+                                     Tensors& gradients) const {
+    ChannelGradients g(stages[i].norm, stages[i].bn_weight.get(), dz, dzy, stages[i].count());
+    gradients[3 * i + 2] = g.weight;
+    gradients[3 * i + 3] = g.bias;
+    return g;
+  }
+
+  /// The gradients of the last y and, where wanted, of what the shortcut brought. One of them takes
+  /// the place of dout if nobody else sees it.
+  std::pair<Tensor, Tensor> part(const Tensor& dout_any, bool wanted, Tensors& gradients) const {
+    const bool ours = solely_owned(dout_any);
+    const Tensor dout = raw::contiguous(dout_any, MemoryFormat::channels_last);
+    const Tensor place = ours || !dout.is_same(dout_any) ? dout : empty_like(dout);
+    const Tensor dy = wanted ? empty_like(dout) : place, dshortcut = wanted ? place : Tensor();
+
+    VerboseOp line("conv_chain_join_bwd");
+    const JoinKernel& kernel = select_join_kernel(last().problem.dtype);
+    report(line, kernel.name, last());
+    const void* passed = out.defined() ? out.get().raw() : nullptr;
+    const int64_t channels = last().problem.oc;
+    const Tensor sums = empty({3, channels}, DType::f64);
+    double *dz = sums.data<double>(), *dzy = dz + channels, *dzs = dzy + channels;
+    JoinSide side = shortcut_side();
+    if (shortcut != Shortcut::projection) dzs = nullptr;
+    join_reduce(kernel, last().size(), last().side(), side, passed, dout.raw(), dz, dzy, dzs);
+
+    const ChannelGradients g = channel_gradients(depth() - 1, dz, dzy, gradients);
+    if (dzs) {
+      const ChannelGradients p = channel_gradients(depth(), dz, dzs, gradients);
+      side = projection().side(p, dshortcut);
+      join_apply(kernel, last().size(), last().side(g, dy), side, passed, dout.raw());
+    } else {
+      side.dv = wanted ? dshortcut.raw() : nullptr;
+      join_apply(kernel, last().size(), last().side(g, dy), side, passed, dout.raw());
+    }
+    return {dy, dshortcut};
+  }
+
+  /// From the gradient of the y of stage i to that of the stage before it.
+  Tensor pass_back(size_t i, const Tensor& dy, Tensors& gradients) const {
+    const Stage& stage = stages[i - 1];
+    const Tensor sums = empty({2, stage.problem.oc}, DType::f64), dz = empty_like(stage.y);
+    double *sum_dz = sums.data<double>(), *sum_dzy = sum_dz + stage.problem.oc;
+    input_gradient(stages[i], dy, dz,
+                   {.x = stage.y.raw(),
+                    .scale = stage.norm.scale.raw(),
+                    .shift = stage.norm.shift.raw(),
+                    .mean = stage.norm.mean.raw(),
+                    .sum_dz = sum_dz,
+                    .sum_dzx = sum_dzy});
+    const ChannelGradients g = channel_gradients(i - 1, sum_dz, sum_dzy, gradients);
+
+    VerboseOp line("batch_norm_bwd");
+    const BatchNormKernel& kernel = select_batch_norm_kernel(stage.problem.dtype, true);
+    report(line, kernel.name, stage);
+    batch_norm_backward_apply(kernel, stage.size(), stage.y.raw(), dz.raw(), g.a.raw(), g.b.raw(),
+                              g.c.raw(), dz.raw());
+    return dz;
+  }
+
+  /// Of x, and of weight, bn_weight and bn_bias of each stage.
+  Tensors backward(const Tensor& dout, Needs needs) const {
+    Tensors gradients(1 + 3 * stages.size());
+    const bool projected = shortcut == Shortcut::projection;
+    const bool wanted = shortcut == Shortcut::identity
+                            ? needs[0]
+                            : projected && (needs[0] || needs[3 * depth() + 1]);
+    auto [dy, dshortcut] = part(dout, wanted, gradients);
+    for (size_t i = depth(); i-- > 0;) {
+      const Tensor& input = i == 0 ? x.get() : stages[i - 1].y;
+      if (needs[3 * i + 1]) gradients[3 * i + 1] = weight_gradient(stages[i], input, before(i), dy);
+      if (i > 0) dy = pass_back(i, dy, gradients);
+    }
+    if (projected && needs[3 * depth() + 1])
+      gradients[3 * depth() + 1] = weight_gradient(projection(), x.get(), nullptr, dshortcut);
+    if (!needs[0]) return gradients;
+
+    const Tensor dx = shortcut == Shortcut::identity ? dshortcut : empty_like(x.get());
+    if (projected) input_gradient(projection(), dshortcut, dx);
+    dshortcut = Tensor();
+    const bool add = shortcut != Shortcut::none;
+    input_gradient(stages[0], dy, dx, {.residual = add ? dx.raw() : nullptr});
+    gradients[0] = dx;
+    return gradients;
+  }
+};
+
+}  // namespace
+
+Tensor detail::conv_chain_train(const Tensor& x_any, const ConvChain& chain) {
+  const Tensor x = contiguous(autocast::lower(x_any), MemoryFormat::channels_last);
+  Trained trained{.x = SavedTensor(kOp, x), .shortcut = chain.shortcut, .stages = {}};
+  Tensors inputs{x};
+  const auto run = [&](const ConvStage& stage, const Tensor& input, const Stage* before) {
+    const Tensor weight = autocast::lower(stage.weight);
+    trained.stages.push_back(run_forward(stage, weight, input, before));
+    inputs.insert(inputs.end(), {weight, stage.bn_weight, stage.bn_bias});
+  };
+  run(chain.stages[0], x, nullptr);
+  for (const ConvStage& stage : chain.stages.subspan(1))
+    run(stage, trained.stages.back().y, &trained.stages.back());
+  if (chain.shortcut == ConvChain::Shortcut::projection) run(chain.projection, x, nullptr);
+
+  const Tensor out = trained.join();
+  if (chain.shortcut != ConvChain::Shortcut::none) trained.out = SavedTensor(kOp, out);
+  return contiguous(record(kOp, out, inputs,
+                           [trained = std::move(trained)](const Tensor& dout, Needs needs) {
+                             return trained.backward(dout, needs);
+                           }),
+                    x_any.format());
+}
+
+}  // namespace quern
