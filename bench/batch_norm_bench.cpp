@@ -1,0 +1,137 @@
+// batch_norm at the network's sizes: what training runs forward (statistics, normalise) and backward
+// (sums, apply) but for the arithmetic a channel between the two passes.
+#include "quern/ops/kernels/norm/batch_norm.h"
+
+#include <set>
+
+#include "conv_bench.h"
+#include "quern/ops/kernels/norm/batch_norm_registry.h"
+
+namespace quern::bench {
+namespace {
+
+using namespace kernels;
+
+class BatchNormCase : public Case {
+ public:
+  BatchNormCase(const BatchNormKernel& kernel, const BatchNormSize& size, bool backward)
+      : kernel_(kernel),
+        size_(size),
+        backward_(backward),
+        x_(integers(kernel.dtype, size.images * size.pixels * size.channels)),
+        dy_(integers(kernel.dtype, backward ? x_.count() : 0)),
+        out_(result(kernel.dtype, x_.count())),
+        a_(uniform(DType::f32, size.channels)),
+        b_(uniform(DType::f32, size.channels)),
+        c_(uniform(DType::f32, size.channels)),
+        first_(result(DType::f64, size.channels)),
+        second_(result(DType::f64, size.channels)) {}
+
+  void run() override {
+    auto *first = static_cast<double*>(first_.data()),
+         *second = static_cast<double*>(second_.data());
+    if (backward_) {
+      batch_norm_backward_reduce(kernel_, size_, x_.data(), dy_.data(), c_.data(), first, second);
+      batch_norm_backward_apply(kernel_, size_, x_.data(), dy_.data(), a_.data(), b_.data(),
+                                c_.data(), out_.data());
+    } else {
+      batch_norm_stats(kernel_, size_, x_.data(), first, second);
+      batch_norm_normalise(kernel_, size_, x_.data(), a_.data(), b_.data(), out_.data());
+    }
+  }
+
+  std::string wrong() override {
+    for (int64_t c : {int64_t{0}, size_.channels / 2, size_.channels - 1})
+      if (std::string text = wrong_sums(c); !text.empty()) return text;
+    // Three roundings at most of terms whose magnitudes sum to this, and that of the store.
+    const auto magnitude = [&](int64_t i) {
+      const int64_t c = channel(i);
+      if (backward_) return std::abs(a_[c] * dy_[i]) + std::abs(b_[c] * x_[i]) + std::abs(c_[c]);
+      return std::abs(a_[c] * x_[i]) + std::abs(b_[c]);
+    };
+    return compare_some(
+        out_,
+        [&](int64_t i) {
+          const int64_t c = channel(i);
+          return backward_ ? a_[c] * dy_[i] + b_[c] * x_[i] + c_[c] : a_[c] * x_[i] + b_[c];
+        },
+        [&](int64_t i, double) {
+          return (4.001 * 0x1p-24 + 1.001 * unit_roundoff(out_.dtype())) * magnitude(i);
+        });
+  }
+
+ private:
+  int64_t channel(int64_t i) const {
+    return kernel_.nhwc ? i % size_.channels : i / size_.pixels % size_.channels;
+  }
+
+  /// What was summed over channel c, against f64: each of n terms meets at most n + 2 roundings
+  /// (Higham, "Accuracy and stability of numerical algorithms", 3.1).
+  std::string wrong_sums(int64_t c) const {
+    const int64_t n = size_.images * size_.pixels;
+    const auto at = [&](int64_t i) {
+      if (kernel_.nhwc) return i * size_.channels + c;
+      return (i / size_.pixels * size_.channels + c) * size_.pixels + i % size_.pixels;
+    };
+    const double count = static_cast<double>(n), gamma = (2 * count + 8) * 0x1p-24;
+    double sum = 0, second = 0, magnitude = 0, second_magnitude = 0;
+    for (int64_t i = 0; i < n; ++i) {
+      const double term = backward_ ? dy_[at(i)] : x_[at(i)] / count;
+      sum += term, magnitude += std::abs(term);
+    }
+    for (int64_t i = 0; i < n; ++i) {
+      const double x = x_[at(i)], other = backward_ ? dy_[at(i)] : x - sum;
+      const double term = other * (x - (backward_ ? c_[c] : sum));
+      second += term, second_magnitude += std::abs(term);
+    }
+    if (!(std::abs(first_[c] - sum) <= gamma * magnitude) ||
+        !(std::abs(second_[c] - second) <= gamma * second_magnitude))
+      return fmt::format("sums of channel {} are {} and {}, expected {} and {}", c, first_[c],
+                         second_[c], sum, second);
+    return {};
+  }
+
+  const BatchNormKernel& kernel_;
+  BatchNormSize size_;
+  bool backward_;
+  // The second factor of what is summed, then the passes' parameters; forward: scale a, shift b.
+  Operand &x_, &dy_, &out_, &a_, &b_, &c_, &first_, &second_;
+};
+
+}  // namespace
+
+void add_batch_norm(const Options& options, Benchmarks& benchmarks) {
+  std::set<std::pair<int64_t, int64_t>> seen;  // channels and rows of the convolutions' outputs
+  std::vector<ConvProblem> outputs;
+  for (const ConvShape& s : read_conv_shapes(options, DType::f32, MemoryFormat::channels_last))
+    if (seen.insert({s.problem.oc, s.problem.oh}).second) outputs.push_back(s.problem);
+
+  for (bool backward : {false, true})
+    for (DType dtype : options.dtypes)
+      for (MemoryFormat format : options.formats) {
+        const bool nhwc = format == MemoryFormat::channels_last;
+        each_wanted(
+            options, batch_norm_kernels(), select_batch_norm_kernel(dtype, nhwc),
+            [&](const BatchNormKernel& k) { return k.dtype == dtype && k.nhwc == nhwc; },
+            [&](const BatchNormKernel& kernel) {
+              for (const ConvProblem& p : outputs) {
+                const BatchNormSize size{p.n, p.oh * p.ow, p.oc};
+                const auto elements =
+                    static_cast<double>(size.images * size.pixels * size.channels);
+                const double passes = backward ? 5 : 3;
+                benchmarks.push_back(
+                    {.name =
+                         fmt::format("batch_norm_{}/{}/{}/mb{}c{}h{}w{}", backward ? "bwd" : "fwd",
+                                     kernel.name, short_name(format), p.n, p.oc, p.oh, p.ow),
+                     .dtype = dtype,
+                     .flop = 0,
+                     .bytes = passes * elements * static_cast<double>(itemsize(dtype)),
+                     .make = [&kernel, size, backward] {
+                       return std::make_unique<BatchNormCase>(kernel, size, backward);
+                     }});
+              }
+            });
+      }
+}
+
+}  // namespace quern::bench

@@ -1,0 +1,25 @@
+// The clock that everything here is timed with.
+#pragma once
+#include <ctime>
+
+#include "quern/tensor/parallel.h"
+
+namespace quern::bench {
+
+/// Seconds. On one thread those that the CPU spent on this program, which other programs do not
+/// lengthen; on several those on the wall, since threads wait for each other.
+inline double now() {
+  timespec t{};
+  clock_gettime(num_threads() == 1 ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC, &t);
+  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+}
+
+/// Seconds that f() takes.
+template <class F>
+double seconds_of(F f) {
+  const double begin = now();
+  f();
+  return now() - begin;
+}
+
+}  // namespace quern::bench
