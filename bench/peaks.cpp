@@ -1,10 +1,10 @@
 #include "peaks.h"
 
 #include <fmt/core.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <deque>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "clock.h"
@@ -74,12 +74,12 @@ Peaks::Memory measure_memory(const MemoryLoop& loop, const char* level, int64_t 
   return {level, holds, gigabytes / read, gigabytes / copy, 2 * gigabytes / update};
 }
 
+/// What one group of cores shares (glibc's sysconf tells of all groups of the socket); 0: unknown.
 int64_t third_level_bytes() {
-#ifdef _SC_LEVEL3_CACHE_SIZE
-  return std::max<int64_t>(0, sysconf(_SC_LEVEL3_CACHE_SIZE));
-#else
-  return 0;
-#endif
+  std::ifstream file("/sys/devices/system/cpu/cpu0/cache/index3/size");  // "32768K"
+  int64_t kilobytes = 0;
+  file >> kilobytes;
+  return kilobytes << 10;
 }
 
 }  // namespace
