@@ -20,9 +20,11 @@ Tensor BatchNorm2d::forward(const Tensor& x) {
   check(x.defined() && x.dim() == 4, "BatchNorm2d", "input: expected [N,{},H,W], got {}",
         weight.numel(), describe(x));
   Tensor y = batch_norm(x, running_mean, running_var, weight, bias, is_training(), momentum, eps);
-  if (is_training()) raw::fill_(num_batches_tracked, num_batches_tracked.item() + 1);
+  if (is_training()) count_batch();
   return y;
 }
+
+void BatchNorm2d::count_batch() { raw::fill_(num_batches_tracked, num_batches_tracked.item() + 1); }
 
 LayerNorm::LayerNorm(const Shape& shape, double eps) : eps(eps) {
   check(!shape.empty() && numel(shape) > 0, "LayerNorm",

@@ -11,6 +11,8 @@ class BatchNorm2d : public Module {
  public:
   explicit BatchNorm2d(int64_t features, double eps = 1e-5, double momentum = 0.1);
   Tensor forward(const Tensor& x) override;
+  /// One more in num_batches_tracked: for those who compute forward() otherwise.
+  void count_batch();
 
   double eps, momentum;
   Tensor weight, bias, running_mean, running_var;  ///< [features]

@@ -1,9 +1,8 @@
 #include "quern/nn/resnet.h"
 
 #include "quern/nn/init.h"
-#include "quern/ops/activation.h"
 #include "quern/ops/adaptive_avg_pool2d.h"
-#include "quern/ops/binary.h"
+#include "quern/ops/convert.h"
 #include "quern/ops/flatten.h"
 #include "quern/ops/max_pool2d.h"
 
@@ -17,68 +16,47 @@ Conv2d conv(int64_t inputs, int64_t outputs, int64_t kernel, int64_t stride = 1)
 /// A branch of convolutions, added to its input or, where the shape changes, to a 1×1 projection.
 class ResidualBlock : public Module {
  public:
-  Tensor forward(const Tensor& x) override {
-    return relu(branch(x) + (downsample_ ? (*downsample_)(x) : x));
-  }
+  Tensor forward(const Tensor& x) override { return residual_(x); }
 
  protected:
-  virtual Tensor branch(const Tensor& x) = 0;
+  explicit ResidualBlock(bool fuse) { residual_.fuse = fuse; }
+  /// "conv1" and "bn1", "conv2" and "bn2", ...
+  void add(Conv2d module, int64_t outputs) {
+    const size_t i = residual_.branch.size() + 1;
+    Conv2d& c = register_module(fmt::format("conv{}", i), std::move(module));
+    residual_.branch.push_back(
+        {&c, &register_module(fmt::format("bn{}", i), BatchNorm2d(outputs))});
+  }
   void project(int64_t inputs, int64_t outputs, int64_t stride) {
     if (stride == 1 && inputs == outputs) return;
-    downsample_ = &register_module(
-        "downsample", Sequential(conv(inputs, outputs, 1, stride), BatchNorm2d(outputs)));
+    Sequential& modules = register_module("downsample", Sequential());
+    Conv2d& c = modules.add(conv(inputs, outputs, 1, stride));
+    residual_.projection = {&c, &modules.add(BatchNorm2d(outputs))};
   }
 
  private:
-  Sequential* downsample_ = nullptr;
+  Residual residual_;
 };
 
-class BasicBlock : public ResidualBlock {
- public:
+struct BasicBlock : ResidualBlock {
   static constexpr int64_t kExpansion = 1;
 
-  BasicBlock(int64_t inputs, int64_t width, int64_t stride)
-      : conv1_(register_module("conv1", conv(inputs, width, 3, stride))),
-        bn1_(register_module("bn1", BatchNorm2d(width))),
-        conv2_(register_module("conv2", conv(width, width, 3))),
-        bn2_(register_module("bn2", BatchNorm2d(width))) {
+  BasicBlock(int64_t inputs, int64_t width, int64_t stride, bool fuse) : ResidualBlock(fuse) {
+    add(conv(inputs, width, 3, stride), width);
+    add(conv(width, width, 3), width);
     project(inputs, width, stride);
   }
-
- private:
-  Tensor branch(const Tensor& x) override { return bn2_(conv2_(relu(bn1_(conv1_(x))))); }
-
-  Conv2d& conv1_;
-  BatchNorm2d& bn1_;
-  Conv2d& conv2_;
-  BatchNorm2d& bn2_;
 };
 
-class Bottleneck : public ResidualBlock {
- public:
+struct Bottleneck : ResidualBlock {
   static constexpr int64_t kExpansion = 4;
 
-  Bottleneck(int64_t inputs, int64_t width, int64_t stride)
-      : conv1_(register_module("conv1", conv(inputs, width, 1))),
-        bn1_(register_module("bn1", BatchNorm2d(width))),
-        conv2_(register_module("conv2", conv(width, width, 3, stride))),
-        bn2_(register_module("bn2", BatchNorm2d(width))),
-        conv3_(register_module("conv3", conv(width, width * kExpansion, 1))),
-        bn3_(register_module("bn3", BatchNorm2d(width * kExpansion))) {
+  Bottleneck(int64_t inputs, int64_t width, int64_t stride, bool fuse) : ResidualBlock(fuse) {
+    add(conv(inputs, width, 1), width);
+    add(conv(width, width, 3, stride), width);
+    add(conv(width, width * kExpansion, 1), width * kExpansion);
     project(inputs, width * kExpansion, stride);
   }
-
- private:
-  Tensor branch(const Tensor& x) override {
-    return bn3_(conv3_(relu(bn2_(conv2_(relu(bn1_(conv1_(x))))))));
-  }
-
-  Conv2d& conv1_;
-  BatchNorm2d& bn1_;
-  Conv2d& conv2_;
-  BatchNorm2d& bn2_;
-  Conv2d& conv3_;
-  BatchNorm2d& bn3_;
 };
 
 int64_t expansion(ResNet::Block block) {
@@ -86,11 +64,12 @@ int64_t expansion(ResNet::Block block) {
 }
 
 /// `depth` blocks, the first with the stride and the change of channels.
-Sequential stage(ResNet::Block block, int64_t inputs, int64_t width, int depth, int64_t stride) {
+Sequential stage(ResNet::Block block, int64_t inputs, int64_t width, int depth, int64_t stride,
+                 bool fuse) {
   Sequential blocks;
   for (int i = 0; i < depth; ++i) {
-    if (block == ResNet::Block::basic) blocks.add(BasicBlock(inputs, width, stride));
-    else blocks.add(Bottleneck(inputs, width, stride));
+    if (block == ResNet::Block::basic) blocks.add(BasicBlock(inputs, width, stride, fuse));
+    else blocks.add(Bottleneck(inputs, width, stride, fuse));
     inputs = width * expansion(block);
     stride = 1;
   }
@@ -102,10 +81,14 @@ Sequential stage(ResNet::Block block, int64_t inputs, int64_t width, int depth, 
 ResNet::ResNet(Block block, const std::array<int, 4>& depths, const ResNetOptions& options)
     : conv1_(register_module("conv1", conv(3, 64, 7, 2))),
       bn1_(register_module("bn1", BatchNorm2d(64))),
-      layer1_(register_module("layer1", stage(block, 64, 64, depths[0], 1))),
-      layer2_(register_module("layer2", stage(block, 64 * expansion(block), 128, depths[1], 2))),
-      layer3_(register_module("layer3", stage(block, 128 * expansion(block), 256, depths[2], 2))),
-      layer4_(register_module("layer4", stage(block, 256 * expansion(block), 512, depths[3], 2))),
+      stem_{.branch = {{&conv1_, &bn1_}}, .shortcut = false, .fuse = options.fuse},
+      layer1_(register_module("layer1", stage(block, 64, 64, depths[0], 1, options.fuse))),
+      layer2_(register_module(
+          "layer2", stage(block, 64 * expansion(block), 128, depths[1], 2, options.fuse))),
+      layer3_(register_module(
+          "layer3", stage(block, 128 * expansion(block), 256, depths[2], 2, options.fuse))),
+      layer4_(register_module(
+          "layer4", stage(block, 256 * expansion(block), 512, depths[3], 2, options.fuse))),
       fc_(register_module("fc", Linear(512 * expansion(block), options.num_classes))) {
   for (auto& [name, module] : named_modules()) {
     if (auto* c = dynamic_cast<Conv2d*>(module))
@@ -118,7 +101,10 @@ ResNet::ResNet(Block block, const std::array<int, 4>& depths, const ResNetOption
 }
 
 Tensor ResNet::forward(const Tensor& x) {
-  Tensor y = max_pool2d(relu(bn1_(conv1_(x))), 3, 2, 1);
+  // Fused chains compute in channels_last: better three channels are reordered than each block's.
+  const bool reorder = stem_.fuse && x.defined() && x.dim() == 4;
+  Tensor y = stem_(reorder ? contiguous(x, MemoryFormat::channels_last) : x);
+  y = max_pool2d(y, 3, 2, 1);
   y = layer4_(layer3_(layer2_(layer1_(y))));
   return fc_(flatten(adaptive_avg_pool2d(y, 1), 1));
 }

@@ -5,9 +5,8 @@
 #include <array>
 #include <string_view>
 
-#include "quern/nn/conv2d.h"
 #include "quern/nn/linear.h"
-#include "quern/nn/norm.h"
+#include "quern/nn/residual.h"
 #include "quern/nn/sequential.h"
 
 namespace quern::nn {
@@ -16,6 +15,9 @@ struct ResNetOptions {
   int64_t num_classes = 1000;
   /// Starts each block as the identity: weight 0 in its last batch norm.
   bool zero_init_residual = false;
+  /// Runs each block, and the stem, as one op. The same network to the eye and in a state_dict; only
+  /// rounding, speed and memory differ.
+  bool fuse = true;
 };
 
 /// [N, 3, H, W] to logits [N, num_classes]. Convolutions start as kaiming_normal_, over fan_out and
@@ -30,6 +32,7 @@ class ResNet : public Module {
  private:
   Conv2d& conv1_;
   BatchNorm2d& bn1_;
+  Residual stem_;
   Sequential &layer1_, &layer2_, &layer3_, &layer4_;
   Linear& fc_;
 };

@@ -11,7 +11,7 @@ nn::ResNet make_model(const Options& options) {
   const bool given = !options.weights.empty();
   const TensorDict weights = given ? load_safetensors(options.weights) : TensorDict();
   manual_seed(options.seed);
-  nn::ResNet model = nn::resnet(options.arch);
+  nn::ResNet model = nn::resnet(options.arch, {.fuse = !options.no_fuse});
   if (given) model.load_state_dict(weights);
   return model;
 }

@@ -23,7 +23,7 @@ struct Options {
   std::string opt = "sgd";
   double lr = 0.005, momentum = 0.9, weight_decay = 1e-4;
 
-  bool amp = false, channels_last = false;
+  bool amp = false, channels_last = false, no_fuse = false;
   int threads = 0;  // 0: one a core
   uint64_t seed = 0;
 

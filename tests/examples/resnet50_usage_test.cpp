@@ -83,9 +83,10 @@ TEST_CASE("help tells every option") {
   CHECK(resnet50("--help").status == 0);
   CHECK(train.status == 0);
   CHECK(infer.status == 0);
-  for (const char* option : {"--arch", "--weights", "--dummy", "--batch-size", "--image-size",
-                             "--dummy-size", "--batch", "--steps", "--amp", "--channels-last",
-                             "--threads", "--seed", "--print-freq", "--dump-output", "--json"}) {
+  for (const char* option :
+       {"--arch", "--weights", "--dummy", "--batch-size", "--image-size", "--dummy-size", "--batch",
+        "--steps", "--amp", "--channels-last", "--no-fuse", "--threads", "--seed", "--print-freq",
+        "--dump-output", "--json"}) {
     CHECK(has(train.out, option));
     CHECK(has(infer.out, option));
   }

@@ -1,0 +1,28 @@
+// relu(branch(x) + shortcut(x)): a row of convolutions, each with a batch norm after it and relu between
+// them, and what is added before the last relu. Op by op, or fused to one op (ops/fused/conv_chain.h).
+#pragma once
+#include <optional>
+#include <vector>
+
+#include "quern/nn/conv2d.h"
+#include "quern/nn/norm.h"
+
+namespace quern::nn {
+
+/// A convolution and the batch norm after it, children of some module.
+struct ConvNorm {
+  Conv2d* conv;
+  BatchNorm2d* norm;
+  Tensor operator()(const Tensor& x) const { return (*norm)((*conv)(x)); }
+};
+
+struct Residual {
+  Tensor operator()(const Tensor& x) const;
+
+  std::vector<ConvNorm> branch;             ///< at least one
+  bool shortcut = true;                     ///< without: relu(branch(x))
+  std::optional<ConvNorm> projection = {};  ///< what x goes through on the shortcut
+  bool fuse = true;                         ///< where the modules allow it
+};
+
+}  // namespace quern::nn
