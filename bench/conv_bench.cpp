@@ -3,8 +3,6 @@
 #include <array>
 #include <cstdio>
 
-#include "quern/ops/kernels/gemm/gemm_registry.h"
-
 namespace quern::bench {
 namespace {
 
@@ -184,15 +182,12 @@ Benchmark conv_benchmark(const ConvPlan& plan) {
 void add_conv(const Options& options, Benchmarks& benchmarks) {
   for (ConvPass pass : {ConvPass::forward, ConvPass::dgrad, ConvPass::wgrad})
     for (DType dtype : options.dtypes)
-      each_wanted(
-          options, gemm_kernels(), select_gemm_kernel(dtype),
-          [&](const GemmKernel& gemm) { return gemm.a == dtype; },
-          [&](const GemmKernel& gemm) {
-            for (MemoryFormat format : options.formats)
-              for (const ConvShape& shape : read_conv_shapes(options, dtype, format))
-                if (is_needed(shape.problem, pass))
-                  benchmarks.push_back(conv_benchmark(plan_conv(shape.problem, pass, &gemm)));
-          });
+      each_conv_kernel(options, dtype, [&](const ConvKernel& kernel, const GemmKernel& gemm) {
+        for (MemoryFormat format : options.formats)
+          for (const ConvShape& shape : read_conv_shapes(options, dtype, format))
+            if (const ConvPlan plan{shape.problem, pass, &kernel, &gemm}; is_needed(plan))
+              benchmarks.push_back(conv_benchmark(plan));
+      });
 }
 
 }  // namespace quern::bench

@@ -1,6 +1,7 @@
 // One pass of one convolution as a benchmark; for the benchmarks and for the summary of a network.
 #pragma once
-#include "quern/ops/kernels/conv/conv.h"
+#include "quern/ops/kernels/conv/conv_records.h"
+#include "quern/ops/kernels/gemm/gemm_registry.h"
 #include "suite.h"
 
 namespace quern::bench {
@@ -13,9 +14,21 @@ struct ConvShape {
 /// The shapes of the file, at the batch of the options. Error: a line that is none.
 std::vector<ConvShape> read_conv_shapes(const Options&, DType, MemoryFormat);
 
-/// Nobody asks for the gradient of images.
-inline bool is_needed(const kernels::ConvProblem& p, kernels::ConvPass pass) {
-  return pass != kernels::ConvPass::dgrad || p.ic != 3;
+/// Whether training asks for it, which needs no gradient of images, and the kernel takes it.
+inline bool is_needed(const kernels::ConvPlan& plan) {
+  return (plan.pass != kernels::ConvPass::dgrad || plan.problem.ic != 3) &&
+         !plan.kernel->why_not(plan.problem, plan.pass);
+}
+
+/// Calls f(conv kernel, tile) on each pair that the options ask for; a kernel without tiles ignores its.
+template <class F>
+void each_conv_kernel(const Options& options, DType dtype, F f) {
+  using namespace kernels;
+  const GemmKernel& best = select_gemm_kernel(dtype);
+  each_wanted(
+      options, gemm_kernels(), best, [&](const GemmKernel& gemm) { return gemm.a == dtype; },
+      [&](const GemmKernel& gemm) { f(conv_brgemm, gemm); });
+  if (options.wants("conv_reference", false)) f(conv_reference, best);
 }
 
 Benchmark conv_benchmark(const kernels::ConvPlan& plan);

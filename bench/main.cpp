@@ -44,18 +44,22 @@ void run(benchmark::State& state, const Benchmark& b, const std::string& name, i
   Case* c = current.enter(b, name, state);
   if (!c) return;
 
+  double seconds = 0;
   if (cold) {
     for (auto _ : state) {
       c->evict();
-      state.SetIterationTime(seconds_of([&] { c->run(); }));
+      const double s = seconds_of([&] { c->run(); });
+      state.SetIterationTime(s);
+      seconds += s;
     }
   } else {
-    for (auto _ : state) c->run();
+    seconds = seconds_of([&] {
+      for (auto _ : state) c->run();
+    });
   }
 
   const auto count = [&](const std::string& counter, double a_run) {
-    state.counters[counter] =
-        benchmark::Counter(a_run, benchmark::Counter::kIsIterationInvariantRate);
+    state.counters[counter] = a_run * static_cast<double>(state.iterations()) / seconds;
   };
   if (b.flop > 0) {
     count("GFLOP/s", 1e-9 * b.flop);

@@ -8,7 +8,6 @@
 
 #include "clock.h"
 #include "conv_bench.h"
-#include "quern/ops/kernels/gemm/gemm_registry.h"
 
 namespace quern::bench {
 namespace {
@@ -54,12 +53,12 @@ struct Work {
   }
 };
 
-bool print_table(const Options& options, const GemmKernel& gemm, MemoryFormat format,
-                 const Peaks& peaks) {
+bool print_table(const Options& options, const ConvKernel& kernel, const GemmKernel& gemm,
+                 MemoryFormat format, const Peaks& peaks) {
   const double peak = peaks.gflops(gemm.a), images = static_cast<double>(options.batch);
   fmt::print("\n{}, {}, batch {}, {} thread{}, {} operands; ms, GFLOP/s, share of {:.1f}\n",
-             gemm.name, short_name(format), options.batch, num_threads(),
-             num_threads() == 1 ? "" : "s", options.cold ? "cold" : "warm", peak);
+             ConvPlan{{}, {}, &kernel, &gemm}.name(), short_name(format), options.batch,
+             num_threads(), num_threads() == 1 ? "" : "s", options.cold ? "cold" : "warm", peak);
   fmt::print("{:26} {:>2}{:>{}}{:>{}}{:>{}}\n", "layer", "n", "forward", kColumn, "dgrad", kColumn,
              "wgrad", kColumn);
   std::array<Work, 3> sums;
@@ -67,11 +66,12 @@ bool print_table(const Options& options, const GemmKernel& gemm, MemoryFormat fo
   for (const ConvShape& shape : read_conv_shapes(options, gemm.a, format)) {
     fmt::print("{:26} {:>2}", short_shape(shape.problem), shape.count);
     for (ConvPass pass : kPasses) {
-      if (!is_needed(shape.problem, pass)) {
+      const ConvPlan plan{shape.problem, pass, &kernel, &gemm};
+      if (!is_needed(plan)) {
         fmt::print("{:>{}}", "-", kColumn);
         continue;
       }
-      const Benchmark b = conv_benchmark(plan_conv(shape.problem, pass, &gemm));
+      const Benchmark b = conv_benchmark(plan);
       const Work work{measure(options, b), b.flop, b.nominal_flop};
       if (work.seconds < 0) {
         fmt::print("{:>{}}", "wrong", kColumn);
@@ -107,13 +107,10 @@ bool print_summary(const Options& options, const PeaksByThreads& peaks) {
   for (int threads : options.threads) {
     set_num_threads(threads);
     for (DType dtype : options.dtypes)
-      each_wanted(
-          options, gemm_kernels(), select_gemm_kernel(dtype),
-          [&](const GemmKernel& gemm) { return gemm.a == dtype; },
-          [&](const GemmKernel& gemm) {
-            for (MemoryFormat format : options.formats)
-              right = print_table(options, gemm, format, peaks.at(threads)) && right;
-          });
+      each_conv_kernel(options, dtype, [&](const ConvKernel& kernel, const GemmKernel& gemm) {
+        for (MemoryFormat format : options.formats)
+          right = print_table(options, kernel, gemm, format, peaks.at(threads)) && right;
+      });
   }
   return right;
 }
