@@ -2,8 +2,6 @@
 // (sums, apply) but for the arithmetic a channel between the two passes.
 #include "quern/ops/kernels/norm/batch_norm.h"
 
-#include <set>
-
 #include "conv_bench.h"
 #include "quern/ops/kernels/norm/batch_norm_registry.h"
 
@@ -101,11 +99,6 @@ class BatchNormCase : public Case {
 }  // namespace
 
 void add_batch_norm(const Options& options, Benchmarks& benchmarks) {
-  std::set<std::pair<int64_t, int64_t>> seen;  // channels and rows of the convolutions' outputs
-  std::vector<ConvProblem> outputs;
-  for (const ConvShape& s : read_conv_shapes(options, DType::f32, MemoryFormat::channels_last))
-    if (seen.insert({s.problem.oc, s.problem.oh}).second) outputs.push_back(s.problem);
-
   for (bool backward : {false, true})
     for (DType dtype : options.dtypes)
       for (MemoryFormat format : options.formats) {
@@ -114,7 +107,7 @@ void add_batch_norm(const Options& options, Benchmarks& benchmarks) {
             options, batch_norm_kernels(), select_batch_norm_kernel(dtype, nhwc),
             [&](const BatchNormKernel& k) { return k.dtype == dtype && k.nhwc == nhwc; },
             [&](const BatchNormKernel& kernel) {
-              for (const ConvProblem& p : outputs) {
+              for (const ConvProblem& p : read_conv_outputs(options)) {
                 const BatchNormSize size{p.n, p.oh * p.ow, p.oc};
                 const auto elements =
                     static_cast<double>(size.images * size.pixels * size.channels);

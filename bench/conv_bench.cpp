@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdio>
+#include <set>
 
 namespace quern::bench {
 namespace {
@@ -147,6 +148,14 @@ std::vector<ConvShape> read_conv_shapes(const Options& options, DType dtype, Mem
     shapes.push_back(s);
   }
   return shapes;
+}
+
+std::vector<ConvProblem> read_conv_outputs(const Options& options) {
+  std::set<std::pair<int64_t, int64_t>> seen;  // channels and rows
+  std::vector<ConvProblem> outputs;
+  for (const ConvShape& s : read_conv_shapes(options, DType::f32, MemoryFormat::channels_last))
+    if (seen.insert({s.problem.oc, s.problem.oh}).second) outputs.push_back(s.problem);
+  return outputs;
 }
 
 /// Pairs of an output and a tap along one axis that meet an input, not the padding.

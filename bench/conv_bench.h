@@ -14,6 +14,9 @@ struct ConvShape {
 /// The shapes of the file, at the batch of the options. Error: a line that is none.
 std::vector<ConvShape> read_conv_shapes(const Options&, DType, MemoryFormat);
 
+/// One convolution for each size of an output.
+std::vector<kernels::ConvProblem> read_conv_outputs(const Options&);
+
 /// Whether training asks for it, which needs no gradient of images, and the kernel takes it.
 inline bool is_needed(const kernels::ConvPlan& plan) {
   return (plan.pass != kernels::ConvPass::dgrad || plan.problem.ic != 3) &&

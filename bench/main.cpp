@@ -96,7 +96,8 @@ void add_benchmark(const Benchmark& b, int threads, bool cold, const Peaks& peak
 
 Benchmarks all_benchmarks(const Options& options) {
   Benchmarks all;
-  for (auto add : {add_gemm, add_conv, add_batch_norm, add_pool, add_elementwise, add_optimizer})
+  for (auto add :
+       {add_gemm, add_conv, add_batch_norm, add_join, add_pool, add_elementwise, add_optimizer})
     add(options, all);
   return all;
 }

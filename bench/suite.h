@@ -56,6 +56,7 @@ using Benchmarks = std::vector<Benchmark>;
 void add_gemm(const Options&, Benchmarks&);
 void add_conv(const Options&, Benchmarks&);
 void add_batch_norm(const Options&, Benchmarks&);
+void add_join(const Options&, Benchmarks&);
 void add_pool(const Options&, Benchmarks&);
 void add_elementwise(const Options&, Benchmarks&);
 void add_optimizer(const Options&, Benchmarks&);

@@ -9,12 +9,17 @@ ChannelLayout layout(const BatchNormKernel& kernel, const BatchNormSize& size) {
   return {size, kernel.nhwc, kernel.dtype};
 }
 
+/// 32 KiB: the statistics are taken in two passes, of which the second finds them in the cache.
+BlockLimits limits(const BatchNormKernel& kernel) {
+  return {.elements = (32 << 10) / itemsize(kernel.dtype), .columns = 256};
+}
+
 }  // namespace
 
 void batch_norm_stats(const BatchNormKernel& kernel, const BatchNormSize& size, const void* x,
                       double* mean, double* m2) {
   reduce_blocks<2>(
-      layout(kernel, size), {mean, m2},
+      layout(kernel, size), limits(kernel), {mean, m2},
       [&](const BatchNormBlock& block, int64_t offset, int64_t, const Sums<2>& out) {
         kernel.stats(block, at(x, offset), out[0], out[1]);
       },
@@ -43,7 +48,7 @@ void batch_norm_backward_reduce(const BatchNormKernel& kernel, const BatchNormSi
                                 double* sum_dyx) {
   const int64_t bytes = parameter_bytes(kernel.dtype);
   reduce_blocks<2>(
-      layout(kernel, size), {sum_dy, sum_dyx},
+      layout(kernel, size), limits(kernel), {sum_dy, sum_dyx},
       [&](const BatchNormBlock& block, int64_t offset, int64_t c, const Sums<2>& out) {
         kernel.backward_reduce(block, at(x, offset), at(dy, offset), at(mean, c * bytes), out[0],
                                out[1]);

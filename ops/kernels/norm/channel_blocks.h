@@ -17,8 +17,12 @@ struct ChannelLayout {
   DType dtype;
 };
 
-// Of a block that is reduced. 256 rows bound the length, and with it the error, of a sum in f32.
-inline constexpr int64_t kMaxRows = 256, kMaxColumns = 256;
+/// Of a block that is reduced: elements at most, and channels.
+struct BlockLimits {
+  int64_t elements, columns;
+};
+// 256 rows bound the length, and with it the error, of a sum in f32.
+inline constexpr int64_t kMaxRows = 256, kMaxColumns = 2048;
 inline constexpr int64_t kMaxGroups = 64;  // of chunks: partial results a channel
 
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -99,11 +103,11 @@ Sums<n> operator+(Sums<n> sums, int64_t channels) {
 }
 
 /// n sums a channel over all rows: reduce(block, offset, first channel, sums) makes those of a block,
-/// and merge(total, rows so far, sums, rows, channels) takes them in. Groups of chunks are cells; a
-/// block is about 32 KiB, for kernels that read it twice.
+/// and merge(total, rows so far, sums, rows, channels) takes them in. Groups of chunks are cells.
 template <size_t n, class Reduce, class Merge>
-void reduce_blocks(const ChannelLayout& x, Sums<n> result, Reduce reduce, Merge merge) {
-  const Grid grid(x, (32 << 10) / itemsize(x.dtype), kMaxRows, kMaxColumns);
+void reduce_blocks(const ChannelLayout& x, const BlockLimits& limits, Sums<n> result, Reduce reduce,
+                   Merge merge) {
+  const Grid grid(x, limits.elements, kMaxRows, std::min(limits.columns, kMaxColumns));
   const int64_t per_group = ceil_div(grid.chunks, kMaxGroups);
   const int64_t groups = ceil_div(grid.chunks, per_group), channels = x.size.channels;
   constexpr int64_t count = n;

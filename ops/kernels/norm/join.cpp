@@ -41,9 +41,11 @@ void join_reduce(const JoinKernel& kernel, const BatchNormSize& size, const Join
     kernel.reduce(block, part_of(branch, offset, c * bytes), part_of(shortcut, offset, c * bytes),
                   at(out, offset), at(dout, offset), sums.data());
   };
+  constexpr BlockLimits rows{.elements = 1 << 16, .columns = kMaxColumns};  // whole ones
+  const ChannelLayout x = layout(kernel, size);
   if (shortcut.mean)
-    reduce_blocks<3>(layout(kernel, size), {sum_dz, sum_branch, sum_shortcut}, reduce, AddSums{});
-  else reduce_blocks<2>(layout(kernel, size), {sum_dz, sum_branch}, reduce, AddSums{});
+    reduce_blocks<3>(x, rows, {sum_dz, sum_branch, sum_shortcut}, reduce, AddSums{});
+  else reduce_blocks<2>(x, rows, {sum_dz, sum_branch}, reduce, AddSums{});
 }
 
 void join_apply(const JoinKernel& kernel, const BatchNormSize& size, const JoinSide& branch,

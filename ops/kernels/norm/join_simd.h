@@ -1,8 +1,8 @@
 // The join kernels on vectors of xsimd, once an instruction set. They are bound by memory, which hides
 // what a branch a vector costs.
 #pragma once
-#include "quern/ops/kernels/norm/columns_simd.h"
 #include "quern/ops/kernels/norm/join_kernel.h"
+#include "quern/ops/kernels/simd.h"
 
 namespace quern::kernels {
 namespace {
@@ -37,6 +37,12 @@ struct Join {
     const V passed = out ? elements(out, i, part) : normalised(branch, i, c, part);
     return zero_where(passed <= V(0), elements(dout, i, part));
   }
+  /// sum += dz·(v - mean)
+  template <class Part>
+  static void add_deviation(const JoinSide& side, V dz, int64_t i, int64_t c, Part part, P* sum) {
+    const V d = elements(side.v, i, part) - parameters(side.mean, c, part);
+    store<Arch>(sum, xsimd::fma(dz, d, load<Arch>(sum)));
+  }
   template <class Part>
   static void differentiate(const JoinSide& side, V dz, int64_t i, int64_t c, Part part) {
     if (!side.dv) return;
@@ -61,27 +67,25 @@ struct Join {
 
   static void reduce(const BatchNormBlock& block, const JoinSide& branch, const JoinSide& shortcut,
                      const void* out, const void* dout, double* const* sums) {
-    each_columns<T, Arch>(block.channels, [&](int64_t first, auto count, auto part) {
-      constexpr int64_t lanes = kLanes<T, Arch>;
-      V mean[count], shortcut_mean[count], sum[3][count];
-      unroll<count>([&](int v) {
-        mean[v] = parameters(branch.mean, first + v * lanes, part);
-        shortcut_mean[v] =
-            shortcut.mean ? parameters(shortcut.mean, first + v * lanes, part) : V(0);
-        sum[0][v] = sum[1][v] = sum[2][v] = V(0);
-      });
+    // Row by row, the sums of a row's channels in the first-level cache: read in order, memory gives
+    // up to twice what it gives to stripes of columns narrow enough for registers.
+    constexpr int64_t width = 2048;
+    alignas(64) P all[3][width];
+    for (int64_t first = 0; first < block.channels; first += width) {
+      const int64_t columns = block.channels - first < width ? block.channels - first : width;
+      for (auto& sum : all)
+        for (P& s : sum) s = 0;
       for (int64_t r = 0; r < block.rows; ++r)
-        unroll<count>([&](int v) {
-          const int64_t c = first + v * lanes, i = r * block.stride + c;
+        each_vector<T, Arch>(columns, [&](int64_t j, int, auto part) {
+          const int64_t c = first + j, i = r * block.stride + c;
           const V dz = masked(branch, out, dout, i, c, part);
-          sum[0][v] += dz;
-          sum[1][v] = xsimd::fma(dz, elements(branch.v, i, part) - mean[v], sum[1][v]);
-          if (shortcut.mean)
-            sum[2][v] = xsimd::fma(dz, elements(shortcut.v, i, part) - shortcut_mean[v], sum[2][v]);
+          store<Arch>(all[0] + j, load<Arch>(all[0] + j) + dz);
+          add_deviation(branch, dz, i, c, part, all[1] + j);
+          if (shortcut.mean) add_deviation(shortcut, dz, i, c, part, all[2] + j);
         });
       for (int k = 0; k < (shortcut.mean ? 3 : 2); ++k)
-        store_columns<T, Arch>(sum[k], block.channels - first, sums[k] + first);
-    });
+        for (int64_t j = 0; j < columns; ++j) sums[k][first + j] = all[k][j];
+    }
   }
 
   static void apply(const BatchNormBlock& block, const JoinSide& branch, const JoinSide& shortcut,
