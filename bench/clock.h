@@ -6,12 +6,16 @@
 
 namespace quern::bench {
 
-/// Seconds. On one thread those that the CPU spent on this program, which other programs do not
+inline double seconds_on(clockid_t clock) {
+  timespec t{};
+  clock_gettime(clock, &t);
+  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+}
+
+/// On one thread the seconds that the CPU spent on this program, which other programs do not
 /// lengthen; on several those on the wall, since threads wait for each other.
 inline double now() {
-  timespec t{};
-  clock_gettime(num_threads() == 1 ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC, &t);
-  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+  return seconds_on(num_threads() == 1 ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC);
 }
 
 /// Seconds that f() takes.

@@ -34,6 +34,9 @@ void each_conv_kernel(const Options& options, DType dtype, F f) {
   if (options.wants("conv_reference", false)) f(conv_reference, best);
 }
 
-Benchmark conv_benchmark(const kernels::ConvPlan& plan);
+Benchmark conv_benchmark(const Options&, const kernels::ConvPlan&);
+
+/// `fused`: with what training's chains of convolutions ask for besides (conv/fusion.h).
+std::unique_ptr<Case> conv_case(const kernels::ConvPlan&, bool fused);
 
 }  // namespace quern::bench

@@ -73,7 +73,20 @@ std::string compare_some(const Operand& got, F f, Bound bound) {
   return {};
 }
 
-/// The same where the sum of integers f(i) is exact: it must be f(i), rounded once.
+/// Empty if `got` is the sum of f(0) ... f(n - 1) but for at most 2n + 8 roundings of each term in
+/// f32 (Higham, "Accuracy and stability of numerical algorithms", 3.1); else what is wrong.
+template <class F>
+std::string compare_sum(const char* what, double got, int64_t n, F f) {
+  double sum = 0, magnitude = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    const double term = f(i);
+    sum += term, magnitude += std::abs(term);
+  }
+  if (std::abs(got - sum) <= static_cast<double>(2 * n + 8) * 0x1p-24 * magnitude) return {};
+  return fmt::format("{} is {}, expected {}", what, got, sum);
+}
+
+/// As compare_some() where the sum of integers f(i) is exact: it must be f(i), rounded once.
 template <class F>
 std::string compare_exactly(const Operand& got, F f) {
   return compare_some(

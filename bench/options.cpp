@@ -50,6 +50,7 @@ Options parse_options(int& argc, char** argv) {
       ->check(CLI::IsMember(
           {"best", "all", "amx", "avx512_bf16", "avx512", "avx2", "portable", "reference"}));
   app.add_flag("--cold", o.cold, "Evict the operands from the caches before each run");
+  app.add_flag("--fused", o.fused, "Convolutions with the batch norms around them, as in training");
   app.add_flag("--peaks", o.peaks, "Print the peaks of this machine, run no benchmark");
   app.add_flag("--summary", o.summary, "Print a table of the network's convolutions instead");
   app.add_option("--runs", o.runs, "Least number of runs whose median the table shows")

@@ -16,7 +16,7 @@ struct Options {
   std::vector<DType> dtypes;
   std::vector<MemoryFormat> formats;
   std::vector<std::string> isas{"best"};  // "best", "all" or ends of record names
-  bool cold = false;
+  bool cold = false, fused = false;
   bool peaks = false, summary = false;   // print these and nothing else
   bool list = false;                     // Google Benchmark's, which needs no peaks
   int runs = 5;                          // of the summary

@@ -56,9 +56,10 @@ struct Work {
 bool print_table(const Options& options, const ConvKernel& kernel, const GemmKernel& gemm,
                  MemoryFormat format, const Peaks& peaks) {
   const double peak = peaks.gflops(gemm.a), images = static_cast<double>(options.batch);
-  fmt::print("\n{}, {}, batch {}, {} thread{}, {} operands; ms, GFLOP/s, share of {:.1f}\n",
+  fmt::print("\n{}, {}, batch {}, {} thread{}, {} operands{}; ms, GFLOP/s, share of {:.1f}\n",
              ConvPlan{{}, {}, &kernel, &gemm}.name(), short_name(format), options.batch,
-             num_threads(), num_threads() == 1 ? "" : "s", options.cold ? "cold" : "warm", peak);
+             num_threads(), num_threads() == 1 ? "" : "s", options.cold ? "cold" : "warm",
+             options.fused ? ", fused" : "", peak);
   fmt::print("{:26} {:>2}{:>{}}{:>{}}{:>{}}\n", "layer", "n", "forward", kColumn, "dgrad", kColumn,
              "wgrad", kColumn);
   std::array<Work, 3> sums;
@@ -71,7 +72,7 @@ bool print_table(const Options& options, const ConvKernel& kernel, const GemmKer
         fmt::print("{:>{}}", "-", kColumn);
         continue;
       }
-      const Benchmark b = conv_benchmark(plan);
+      const Benchmark b = conv_benchmark(options, plan);
       const Work work{measure(options, b), b.flop, b.nominal_flop};
       if (work.seconds < 0) {
         fmt::print("{:>{}}", "wrong", kColumn);
