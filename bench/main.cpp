@@ -88,7 +88,9 @@ void add_benchmark(const Benchmark& b, int threads, bool cold, const Peaks& peak
       name.c_str(), [&b, name, threads, cold, &peaks](benchmark::State& state) {
         run(state, b, name, threads, cold, peaks);
       });
-  added->Unit(b.one_thread ? benchmark::kNanosecond : benchmark::kMillisecond);
+  added->Unit(b.one_thread  ? benchmark::kNanosecond
+              : b.flop == 0 ? benchmark::kMicrosecond
+                            : benchmark::kMillisecond);
   // The default is the CPU's time of one thread (clock.h tells why).
   if (cold) added->UseManualTime();
   else if (threads > 1) added->UseRealTime();
@@ -96,8 +98,8 @@ void add_benchmark(const Benchmark& b, int threads, bool cold, const Peaks& peak
 
 Benchmarks all_benchmarks(const Options& options) {
   Benchmarks all;
-  for (auto add :
-       {add_gemm, add_conv, add_batch_norm, add_join, add_pool, add_elementwise, add_optimizer})
+  for (auto add : {add_gemm, add_conv, add_batch_norm, add_join, add_pool, add_elementwise,
+                   add_rows, add_optimizer})
     add(options, all);
   return all;
 }
