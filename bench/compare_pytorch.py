@@ -27,6 +27,7 @@ import argparse
 import datetime
 import itertools
 import json
+import shutil
 import signal
 import sys
 import tempfile
@@ -73,10 +74,13 @@ def parse_arguments():
     parser.add_argument("--venv", type=Path, default=HOME / "compare-venv", help="made there [%(default)s]")
     parser.add_argument("--python", help="an interpreter with the other engines, instead of --venv")
     parser.add_argument("--quern", help="the program resnet50 [built by ./dev build]")
-    parser.add_argument("--quern-options", type=str.split, default=[], metavar="'A B'", help="more of its options")
+    parser.add_argument("--quern-options", type=str.split, default=[], metavar="'A B'", help="as in ='--no-fuse'")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure, after each row")
     parser.add_argument("--update-readme", action="store_true", help="put the table into README.md")
     options = parser.parse_args()
+    for program in (options.python, options.quern):
+        if program and not shutil.which(program):
+            parser.error(f"expected a program, got {program}")
     options.cache = HOME / "inductor"
     return options
 

@@ -3,6 +3,7 @@
 import array
 import json
 import os
+import re
 import select
 import signal
 import subprocess
@@ -27,10 +28,11 @@ def environment(threads=None):
 
 
 def reason(status, stderr):
-    lines = [line.strip() for line in stderr.strip().splitlines() if line.strip()]
-    if status is not None and status < 0:
+    if status < 0:
         return f"killed by {signal.Signals(-status).name}"
-    return lines[-1][:200] if lines else f"ended with status {status}"
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    errors = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b", line)]  # of Python; advice may follow
+    return (errors or lines or [f"ended with status {status}"])[-1][:200]
 
 
 class Worker:
@@ -127,7 +129,8 @@ class Quern:
             text=True,
         )
         if done.returncode != 0:
-            sys.exit(f"compare_pytorch: {' '.join(command)}:\n{done.stderr}{reason(done.returncode, done.stderr)}")
+            why = done.stderr.strip() if done.returncode > 0 else reason(done.returncode, "")
+            sys.exit(f"compare_pytorch: {' '.join(command)}:\n{why}")
         report = json.loads(self.json.read_text())
         self.losses, self.isa = report["loss"], report["isa"]
         self.peak = max(self.peak, report["peak_rss_mib"])
