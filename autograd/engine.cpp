@@ -62,7 +62,7 @@ Tensor run_hooks(const Variable& v, Tensor grad) {
     Tensor replaced = hook(grad);
     if (!replaced.defined()) continue;
     check(replaced.shape() == v.shape && is_floating(replaced.dtype()), "register_hook",
-          "gradient: expected a floating tensor of shape {}, got {}", v.shape, replaced.describe());
+          "gradient: expected a floating tensor of shape {}, got {}", v.shape, replaced);
     grad = std::move(replaced);
   }
   return grad;
@@ -91,8 +91,7 @@ Tensors differentiate(Node& node, const Variable& output, Tensor dy) {
     const Variable* input = node.inputs[i].get();
     if (input == nullptr) continue;
     if (!grads[i].defined() || grads[i].shape() != input->shape || !is_floating(grads[i].dtype()))
-      broken(fmt::format("gradient {} is {}, its input has shape {}", i, describe(grads[i]),
-                         input->shape));
+      broken(fmt::format("gradient {} is {}, its input has shape {}", i, grads[i], input->shape));
   }
   return grads;
 }
@@ -146,7 +145,7 @@ void Tensor::set_grad(Tensor grad) {
   check(is_leaf(), "set_grad", "tensor: expected a leaf, got the output of {}",
         is_leaf() ? "" : meta(*this)->node->op);
   check(!grad.defined() || (grad.shape() == shape() && grad.dtype() == dtype()), "set_grad",
-        "grad: expected {} {}, got {}", dtype(), shape(), quern::describe(grad));
+        "grad: expected {} {}, got {}", dtype(), shape(), grad);
   if (grad.defined() || meta(*this) != nullptr) meta_or_new(*this).grad = std::move(grad);
 }
 
@@ -157,19 +156,18 @@ Tensor Tensor::detach() const {
 
 void Tensor::register_hook(std::function<Tensor(const Tensor&)> hook) const {
   check(requires_grad(), "register_hook", "tensor: expected one that requires a gradient, got {}",
-        quern::describe(*this));
+        *this);
   meta(*this)->hooks.push_back(std::move(hook));
 }
 
 void Tensor::backward(const Tensor& gradient, bool retain_graph) const {
   check(requires_grad(), "backward", "tensor: expected one that requires a gradient, got {}",
-        quern::describe(*this));
+        *this);
   check(gradient.defined() || numel() == 1, "backward",
-        "gradient: expected one for a tensor that is not a scalar, got undefined for {}",
-        describe());
+        "gradient: expected one for a tensor that is not a scalar, got undefined for {}", *this);
   check(!gradient.defined() || (gradient.shape() == shape() && is_floating(gradient.dtype())),
         "backward", "gradient: expected a floating tensor of shape {}, got {}", shape(),
-        quern::describe(gradient));
+        gradient);
   const auto root = variable(*this);  // a hook may let go of this tensor
   const BackwardMode mode;
   run_backward(*root, gradient.defined() ? gradient.detach() : ones_like(*this), retain_graph);

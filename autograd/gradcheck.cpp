@@ -70,10 +70,10 @@ std::string gradcheck(const std::function<Tensor(const Tensors&)>& f, const Tens
                       const GradcheckOptions& options) {
   for (const Tensor& x : inputs)
     check(!x.requires_grad() || (x.is_leaf() && x.dtype() == DType::f64), "gradcheck",
-          "inputs: expected f64 leaves, got {}", describe(x));
+          "inputs: expected f64 leaves, got {}", x);
   const NoGradGuard no_grad;
   const Tensor y = f(inputs);
-  check(y.dtype() == DType::f64, "gradcheck", "f: expected an f64 result, got {}", describe(y));
+  check(y.dtype() == DType::f64, "gradcheck", "f: expected an f64 result, got {}", y);
   Generator generator(1);
   const Tensor dy = empty(y.shape(), DType::f64);
   uniform_(dy, -1, 1, generator);
@@ -89,8 +89,8 @@ std::string gradcheck(const std::function<Tensor(const Tensors&)>& f, const Tens
         const double got = grad.defined() ? element(grad, e) : 0;
         if (std::abs(got - expected) <= options.atol + options.rtol * std::abs(expected)) continue;
         return fmt::format("input {} ({}), element {}: backward gives {}{}, differences {}", i,
-                           inputs[i].describe(), e, got,
-                           grads == &strided ? " for a strided dy" : "", expected);
+                           inputs[i], e, got, grads == &strided ? " for a strided dy" : "",
+                           expected);
       }
     }
   }

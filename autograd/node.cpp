@@ -24,7 +24,7 @@ const Tensor& SavedTensor::get() const {
     check(tensor_.version() == version_, op_,
           "saved tensor {}: expected version {}, got {}: it was changed in place after the forward "
           "pass",
-          tensor_.describe(), version_, tensor_.version());
+          tensor_, version_, tensor_.version());
   return tensor_;
 }
 
@@ -54,8 +54,8 @@ Edges edges(const Tensors& inputs) {
 
 void set_history(const Tensor& y, std::shared_ptr<Node> node) {
   if (y.autograd() != nullptr || !is_floating(y.dtype()))
-    throw std::logic_error(fmt::format("{}: records {}, which is not a fresh floating output",
-                                       node->op, y.describe()));
+    throw std::logic_error(
+        fmt::format("{}: records {}, which is not a fresh floating output", node->op, y));
   auto v = std::make_shared<Variable>(y);
   v->requires_grad = true;
   v->node = std::move(node);

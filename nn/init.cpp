@@ -28,7 +28,7 @@ void uniform_of_std_(const Tensor& t, double std, Generator& generator) {
 
 Fans fans(const Tensor& weight) {
   check(weight.defined() && weight.dim() >= 2 && weight.numel() > 0, "init",
-        "weight: expected at least two dimensions and no empty one, got {}", describe(weight));
+        "weight: expected at least two dimensions and no empty one, got {}", weight);
   int64_t outputs = weight.size(0), inputs = weight.size(1);
   int64_t taps = weight.numel() / (outputs * inputs);
   return {inputs * taps, outputs * taps};

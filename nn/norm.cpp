@@ -18,7 +18,7 @@ BatchNorm2d::BatchNorm2d(int64_t features, double eps, double momentum)
 
 Tensor BatchNorm2d::forward(const Tensor& x) {
   check(x.defined() && x.dim() == 4, "BatchNorm2d", "input: expected [N,{},H,W], got {}",
-        weight.numel(), describe(x));
+        weight.numel(), x);
   Tensor y = batch_norm(x, running_mean, running_var, weight, bias, is_training(), momentum, eps);
   if (is_training()) count_batch();
   return y;

@@ -52,7 +52,7 @@ Tensor batch_norm(const Tensor& x, const Tensor& running_mean, const Tensor& run
                   const Tensor& weight, const Tensor& bias, bool training, double momentum,
                   double eps) {
   check(x.defined() && is_floating(x.dtype()) && x.dim() >= 2 && x.numel() > 0, kOp,
-        "x: expected a floating, non-empty tensor [N,C,...], got {}", describe(x));
+        "x: expected a floating, non-empty tensor [N,C,...], got {}", x);
   const BatchNorm norm{running_mean, running_var, weight, bias, momentum, eps};
   check_batch_norm(norm, x.shape(), x.dtype(), training);
 

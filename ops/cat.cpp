@@ -25,8 +25,7 @@ Shape without_size(const Tensor& x, int dim) {
 Tensor cat(const Tensors& tensors, int64_t dim) {
   check_defined("cat", tensors);
   const Tensor& first = tensors[0];
-  check(first.dim() > 0, "cat", "tensor 0: expected at least one dimension, got {}",
-        first.describe());
+  check(first.dim() > 0, "cat", "tensor 0: expected at least one dimension, got {}", first);
   const int d = normalize_dim("cat", dim, first.dim());
   Shape shape = without_size(first, d);
   DType dtype = first.dtype();
@@ -34,8 +33,7 @@ Tensor cat(const Tensors& tensors, int64_t dim) {
   for (size_t i = 0; i < tensors.size(); ++i) {
     const Tensor& x = tensors[i];
     check(without_size(x, d) == without_size(first, d), "cat",
-          "tensor {}: expected the sizes of {} except along dimension {}, got {}", i,
-          first.describe(), d, x.describe());
+          "tensor {}: expected the sizes of {} except along dimension {}, got {}", i, first, d, x);
     dtype = promote(dtype, x.dtype());
     shape[d] += x.size(d);
     ends.push_back(shape[d]);
@@ -66,7 +64,7 @@ Tensor stack(const Tensors& tensors, int64_t dim) {
   Tensors rows;
   for (size_t i = 0; i < tensors.size(); ++i) {
     check(tensors[i].shape() == tensors[0].shape(), "stack", "tensor {}: expected shape {}, got {}",
-          i, tensors[0].shape(), tensors[i].describe());
+          i, tensors[0].shape(), tensors[i]);
     rows.push_back(unsqueeze(tensors[i], d));
   }
   return cat(rows, d);

@@ -49,16 +49,15 @@ void check_batch_norm(const BatchNorm& norm, const Shape& x, DType dtype, bool t
   const auto check_parameter = [&](std::string_view name, const Tensor& t) {
     if (!t.defined()) return;
     check(t.dtype() == parameter_dtype(dtype) && t.shape() == Shape{x[1]}, kOp,
-          "{}: expected {} [{}], got {}; x {} {}", name, parameter_dtype(dtype), x[1], describe(t),
-          dtype, x);
+          "{}: expected {} [{}], got {}; x {} {}", name, parameter_dtype(dtype), x[1], t, dtype, x);
   };
   check_parameter("running_mean", norm.running_mean);
   check_parameter("running_var", norm.running_var);
   check_parameter("weight", norm.weight);
   check_parameter("bias", norm.bias);
   check(training || (norm.running_mean.defined() && norm.running_var.defined()), kOp,
-        "running_mean, running_var: expected both in evaluation, got {}, {}",
-        describe(norm.running_mean), describe(norm.running_var));
+        "running_mean, running_var: expected both in evaluation, got {}, {}", norm.running_mean,
+        norm.running_var);
   check(!training || numel(x) > x[1], kOp,
         "x: expected more than 1 value per channel when training, got {} {}", dtype, x);
   check(norm.eps >= 0 && std::isfinite(norm.momentum), kOp,

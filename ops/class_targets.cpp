@@ -10,14 +10,14 @@ namespace {
 void check_arguments(std::string_view op, const Tensor& input, const Tensor& target,
                      const Tensor& weight) {
   check(input.defined() && is_floating(input.dtype()) && input.dim() >= 2 && input.numel() > 0, op,
-        "input: expected bf16, f32 or f64 [N,C,...] that is not empty, got {}", describe(input));
+        "input: expected bf16, f32 or f64 [N,C,...] that is not empty, got {}", input);
   Shape expected = input.shape();
   expected.erase(1);
   check(target.defined() && target.dtype() == DType::i64 && target.shape() == expected, op,
-        "target: expected i64 {} for input {}, got {}", expected, input.shape(), describe(target));
+        "target: expected i64 {} for input {}, got {}", expected, input.shape(), target);
   check(!weight.defined() ||
             (is_floating(weight.dtype()) && weight.shape() == Shape{input.shape()[1]}),
-        op, "weight: expected bf16, f32 or f64 [{}], got {}", input.shape()[1], describe(weight));
+        op, "weight: expected bf16, f32 or f64 [{}], got {}", input.shape()[1], weight);
 }
 
 }  // namespace

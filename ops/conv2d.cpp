@@ -25,8 +25,7 @@ Tensor conv2d(const Tensor& x_any, const Tensor& weight_any, const Tensor& bias,
   check(!bias.defined() ||
             (bias.shape() == Shape{problem.oc} &&
              (bias.dtype() == sum_dtype(x_any.dtype()) || bias.dtype() == x_any.dtype())),
-        kOp, "bias: expected {} [{}], got {}", sum_dtype(x_any.dtype()), problem.oc,
-        describe(bias));
+        kOp, "bias: expected {} [{}], got {}", sum_dtype(x_any.dtype()), problem.oc, bias);
 
   const Tensor x = autocast::lower(x_any), weight = autocast::lower(weight_any);
   problem.dtype = x.dtype();

@@ -24,7 +24,7 @@ Tensor to(const Tensor& x, DType dtype) {
 Tensor contiguous(const Tensor& x, MemoryFormat format) {
   check(x.defined(), "contiguous", "x: expected a defined tensor, got undefined");
   check(format == MemoryFormat::contiguous || x.dim() == 4, "contiguous",
-        "x: expected 4 dimensions for channels_last, got {}", x.describe());
+        "x: expected 4 dimensions for channels_last, got {}", x);
   if (x.is_dense_as(format)) return x;
   return record("contiguous", raw::contiguous(x, format), {x}, pass_on, GradDType::any);
 }

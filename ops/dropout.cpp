@@ -51,7 +51,7 @@ Tensor apply_mask(const Tensor& x, const Tensor& keep, double scale) {
 
 Tensor dropout(const Tensor& x, double p, bool training, Generator& generator) {
   check(x.defined() && is_floating(x.dtype()), "dropout", "x: expected a floating tensor, got {}",
-        describe(x));
+        x);
   check(p >= 0 && p <= 1, "dropout", "p: expected 0..1, got {}", p);
   if (!training || p == 0) return x;
 

@@ -56,9 +56,9 @@ Tensor embedding_backward(const Tensor& dy, const Tensor& indices, int64_t rows,
 
 Tensor embedding(const Tensor& indices, const Tensor& weight, std::optional<int64_t> padding_idx) {
   check(indices.defined() && indices.dtype() == DType::i64, "embedding",
-        "indices: expected an i64 tensor, got {}", describe(indices));
+        "indices: expected an i64 tensor, got {}", indices);
   check(weight.defined() && weight.dim() == 2 && is_floating(weight.dtype()), "embedding",
-        "weight: expected a floating tensor [V, D], got {}", describe(weight));
+        "weight: expected a floating tensor [V, D], got {}", weight);
   const int64_t rows = weight.size(0), columns = weight.size(1);
   if (padding_idx) {
     check(*padding_idx >= -rows && *padding_idx < rows, "embedding",

@@ -15,8 +15,7 @@ DType parameter_dtype(const Tensor& x) { return x.dtype() == DType::f64 ? DType:
 
 void check_parameter(std::string_view name, const Tensor& t, const Tensor& x, const Shape& shape) {
   check(!t.defined() || (t.dtype() == parameter_dtype(x) && t.shape() == shape), kOp,
-        "{}: expected {} {}, got {}; x {}", name, parameter_dtype(x), shape, describe(t),
-        describe(x));
+        "{}: expected {} {}, got {}; x {}", name, parameter_dtype(x), shape, t, x);
 }
 
 bool ends_in(const Shape& shape, const Shape& tail) {
@@ -33,10 +32,10 @@ void report(VerboseOp& line, const kernels::LayerNormKernel& kernel, const Tenso
 Tensor layer_norm(const Tensor& x, const Shape& normalized_shape, const Tensor& weight,
                   const Tensor& bias, double eps) {
   check(x.defined() && is_floating(x.dtype()) && x.numel() > 0, kOp,
-        "x: expected a floating, non-empty tensor, got {}", describe(x));
+        "x: expected a floating, non-empty tensor, got {}", x);
   check(ends_in(x.shape(), normalized_shape), kOp,
         "normalized_shape: expected the last sizes of x, at least one, got {}; x {}",
-        normalized_shape, describe(x));
+        normalized_shape, x);
   check_parameter("weight", weight, x, normalized_shape);
   check_parameter("bias", bias, x, normalized_shape);
   check(eps >= 0, kOp, "eps: expected 0 or more, got {}", eps);

@@ -83,18 +83,16 @@ Tensor bias_gradient(const Tensor& dy_any) {
 
 Tensor linear(const Tensor& x_any, const Tensor& weight_any, const Tensor& bias) {
   check(x_any.defined() && is_floating(x_any.dtype()) && x_any.dim() >= 1, kOp,
-        "x: expected a floating tensor [..., in], got {}", describe(x_any));
+        "x: expected a floating tensor [..., in], got {}", x_any);
   check(weight_any.defined() && weight_any.dim() == 2, kOp, "weight: expected [out, in], got {}",
-        describe(weight_any));
+        weight_any);
   const Tensor x = autocast::lower(x_any), weight = autocast::lower(weight_any);
   check(weight.dtype() == x.dtype() && weight.size(1) == x.size(-1), kOp,
-        "weight: expected {} [out, {}], got {}; x {}", x.dtype(), x.size(-1), describe(weight),
-        describe(x));
+        "weight: expected {} [out, {}], got {}; x {}", x.dtype(), x.size(-1), weight, x);
   const DType sums = sum_dtype(x.dtype());
   check(!bias.defined() || ((bias.dtype() == x.dtype() || bias.dtype() == sums) &&
                             bias.shape() == Shape{weight.size(0)}),
-        kOp, "bias: expected {} [{}], got {}; weight {}", sums, weight.size(0), describe(bias),
-        describe(weight));
+        kOp, "bias: expected {} [{}], got {}; weight {}", sums, weight.size(0), bias, weight);
 
   Shape shape = x.shape();
   shape[x.dim() - 1] = weight.size(0);

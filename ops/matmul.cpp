@@ -109,14 +109,13 @@ Tensor column_matrix(const Tensor& b) { return b.dim() == 1 ? raw::unsqueeze(b, 
 
 Tensor matmul(const Tensor& a_any, const Tensor& b_any) {
   check(a_any.defined() && is_floating(a_any.dtype()) && a_any.dim() >= 1, kOp,
-        "a: expected a floating tensor [..., m, k] or [k], got {}", describe(a_any));
+        "a: expected a floating tensor [..., m, k] or [k], got {}", a_any);
   check(b_any.defined() && b_any.dim() >= 1, kOp, "b: expected a tensor [..., k, n] or [k], got {}",
-        describe(b_any));
+        b_any);
   const Tensor a_in = autocast::lower(a_any), b_in = autocast::lower(b_any);
   const Tensor a = row_matrix(a_in), b = column_matrix(b_in);
   check(b.dtype() == a.dtype() && b.size(-2) == a.size(-1), kOp,
-        "b: expected {} with {} rows, got {}; a {}", a.dtype(), a.size(-1), describe(b_in),
-        describe(a_in));
+        "b: expected {} with {} rows, got {}; a {}", a.dtype(), a.size(-1), b_in, a_in);
   const Shape batch = broadcast_shapes(kOp, batch_of(a), batch_of(b));
 
   const Shape matrices = with_matrix(batch, a.size(-2), b.size(-1));

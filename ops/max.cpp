@@ -45,9 +45,9 @@ MaxResult max_kept(std::string_view op, const Tensor& x, int dim) {
 /// x as the op takes it, and the dimension from the front.
 std::pair<Tensor, int> checked(std::string_view op, const Tensor& x, int64_t dim) {
   check(x.defined(), op, "x: expected a defined tensor, got undefined");
-  check(x.dtype() != DType::boolean, op, "x: expected a numeric dtype, got {}", x.describe());
+  check(x.dtype() != DType::boolean, op, "x: expected a numeric dtype, got {}", x);
   const int d = normalize_dim(op, dim, x.dim());
-  check(x.shape()[d] > 0, op, "x: expected elements along dimension {}, got {}", d, x.describe());
+  check(x.shape()[d] > 0, op, "x: expected elements along dimension {}, got {}", d, x);
   return {raw::contiguous(x, x.format()), d};
 }
 

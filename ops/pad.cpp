@@ -9,7 +9,7 @@ Tensor pad(const Tensor& x, const std::vector<int64_t>& padding, double value) {
   check(x.defined(), "pad", "x: expected a defined tensor, got undefined");
   const int pairs = static_cast<int>(padding.size() / 2);
   check(padding.size() % 2 == 0 && pairs <= x.dim(), "pad",
-        "padding: expected up to {} pairs of sizes for {}, got {} sizes", x.dim(), x.describe(),
+        "padding: expected up to {} pairs of sizes for {}, got {} sizes", x.dim(), x,
         padding.size());
   constexpr int64_t kMost = int64_t{1} << 60;  // keeps their sum in range
   Shape shape = x.shape();

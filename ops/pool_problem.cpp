@@ -9,7 +9,7 @@ using namespace kernels;
 
 void check_pool_input(std::string_view op, const Tensor& x) {
   check(x.defined() && is_floating(x.dtype()) && x.dim() == 4 && x.numel() > 0, op,
-        "x: expected a floating, non-empty tensor [N,C,H,W], got {}", describe(x));
+        "x: expected a floating, non-empty tensor [N,C,H,W], got {}", x);
 }
 
 Pair pooled_size(std::string_view op, const Tensor& x, const PoolWindow& window, bool ceil_mode) {
@@ -27,7 +27,7 @@ Pair pooled_size(std::string_view op, const Tensor& x, const PoolWindow& window,
       kernels::pooled_size(x.size(3), {kernel.w, stride.w, padding.w, dilation.w}, ceil_mode)};
   check(out.h >= 1 && out.w >= 1, op,
         "x: expected room for a window of kernel {}, dilation {}, padding {}, got {}", kernel,
-        dilation, padding, describe(x));
+        dilation, padding, x);
   return out;
 }
 

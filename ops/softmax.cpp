@@ -31,7 +31,7 @@ Tensor map_rows(std::string_view op, RowOp f, const Tensor& x, int dim, const Te
 Tensor softmax_like(std::string_view op, RowOp forward, RowOp backward, const Tensor& input,
                     int64_t dim) {
   check(input.defined(), op, "x: expected a defined tensor, got undefined");
-  check(is_floating(input.dtype()), op, "x: expected bf16, f32 or f64, got {}", input.describe());
+  check(is_floating(input.dtype()), op, "x: expected bf16, f32 or f64, got {}", input);
   const int d = normalize_dim(op, dim, input.dim());
   const Tensor x = autocast::widen(input);
   Tensor y = map_rows(op, forward, raw::contiguous(x, x.format()), d);

@@ -175,9 +175,9 @@ Tensor sum(const Tensor& input, const Dims& dims, bool keepdim) {
 Tensor mean(const Tensor& input, const Dims& dims, bool keepdim) {
   const Tensor x = autocast::widen(input);
   const Mask reduced = reduced_dims("mean", x, dims);
-  check(is_floating(x.dtype()), "mean", "x: expected bf16, f32 or f64, got {}", describe(x));
+  check(is_floating(x.dtype()), "mean", "x: expected bf16, f32 or f64, got {}", x);
   const Shape kept = keepdim_shape(x, reduced);
-  check(x.numel() > 0, "mean", "x: expected at least one element, got {}", describe(x));
+  check(x.numel() > 0, "mean", "x: expected at least one element, got {}", x);
   const double count = static_cast<double>(x.numel() / numel(kept));
   const Tensor total = sum_kept("mean", x, reduced);
   Tensor y = finish(raw::binary("mean", Binary::div, total, count), reduced, keepdim, x.dtype());

@@ -31,12 +31,10 @@ void rank(const T* x, int64_t k, bool largest, std::vector<int64_t>& order) {
 
 TopkResult topk(const Tensor& input, int64_t k, int64_t dim, bool largest, bool) {
   check(input.defined(), "topk", "x: expected a defined tensor, got undefined");
-  check(input.dtype() != DType::boolean, "topk", "x: expected a numeric dtype, got {}",
-        input.describe());
+  check(input.dtype() != DType::boolean, "topk", "x: expected a numeric dtype, got {}", input);
   const int d = normalize_dim("topk", dim, input.dim());
   const Tensor x = raw::contiguous(input, input.format());
-  check(k >= 0 && k <= x.shape()[d], "topk", "k: expected 0..{}, got {}; x {}", x.shape()[d], k,
-        x.describe());
+  check(k >= 0 && k <= x.shape()[d], "topk", "k: expected 0..{}, got {}; x {}", x.shape()[d], k, x);
   Shape shape = x.shape();
   shape[d] = k;
   TopkResult y{empty(shape, x.dtype(), x.format()), empty(shape, DType::i64, x.format())};

@@ -17,11 +17,11 @@ Optimizer::Optimizer(std::string_view name, std::vector<std::string_view> state_
     for (const Tensor& param : groups[group]) {
       const size_t i = slots_.size();
       check(param.defined() && is_floating(param.dtype()), name_,
-            "parameters[{}]: expected a floating tensor, got {}", i, describe(param));
+            "parameters[{}]: expected a floating tensor, got {}", i, param);
       check(param.is_leaf(), name_, "parameters[{}]: expected a leaf, got the output of an op, {}",
-            i, param.describe());
+            i, param);
       check(seen.insert(param.identity().lock().get()).second, name_,
-            "parameters[{}]: expected each parameter once, got {} again", i, param.describe());
+            "parameters[{}]: expected each parameter once, got {} again", i, param);
       slots_.push_back({param, group, 0, {}});
     }
   }
@@ -42,8 +42,7 @@ std::vector<Optimizer::Slot*> Optimizer::slots_to_update() {
     const Tensor &param = slots_[i].param, grad = param.grad();
     if (!grad.defined()) continue;
     check(is_floating(grad.dtype()) && grad.shape() == param.shape(), name_,
-          "gradient of parameters[{}]: expected floating {}, got {}", i, param.shape(),
-          grad.describe());
+          "gradient of parameters[{}]: expected floating {}, got {}", i, param.shape(), grad);
     slots.push_back(&slots_[i]);
   }
   return slots;
@@ -69,7 +68,7 @@ void Optimizer::load_state_dict(const StateDict& dict) {
     check(entry != dict.end(), name_, "state \"{}\": expected {} {}, got none", name, dtype, shape);
     const Tensor& t = entry->second;
     check(t.defined() && t.dtype() == dtype && t.shape() == shape, name_,
-          "state \"{}\": expected {} {}, got {}", name, dtype, shape, describe(t));
+          "state \"{}\": expected {} {}, got {}", name, dtype, shape, t);
     known.insert(name);
     return raw::clone(t);
   };
