@@ -88,7 +88,6 @@ struct Trained {
   SavedTensor x;
   Shortcut shortcut;
   std::vector<Stage> stages;  // of the branch, then the projection if there is one
-  SavedTensor out = {};       // where there is a shortcut; else the last y tells what relu passed
 
   size_t depth() const { return stages.size() - (shortcut == Shortcut::projection); }
   const Stage& last() const { return stages[depth() - 1]; }
@@ -129,22 +128,21 @@ struct Trained {
     VerboseOp line("conv_chain_join_bwd");
     const JoinKernel& kernel = select_join_kernel(last().problem.dtype);
     report(line, kernel.name, last());
-    const void* passed = out.defined() ? out.get().raw() : nullptr;
     const int64_t channels = last().problem.oc;
     const Tensor sums = empty({3, channels}, DType::f64);
     double *dz = sums.data<double>(), *dzy = dz + channels, *dzs = dzy + channels;
     JoinSide side = shortcut_side();
     if (shortcut != Shortcut::projection) dzs = nullptr;
-    join_reduce(kernel, last().size(), last().side(), side, passed, dout.raw(), dz, dzy, dzs);
+    join_reduce(kernel, last().size(), last().side(), side, dout.raw(), dz, dzy, dzs);
 
     const ChannelGradients g = channel_gradients(depth() - 1, dz, dzy, gradients);
     if (dzs) {
       const ChannelGradients p = channel_gradients(depth(), dz, dzs, gradients);
       side = projection().side(p, dshortcut);
-      join_apply(kernel, last().size(), last().side(g, dy), side, passed, dout.raw());
+      join_apply(kernel, last().size(), last().side(g, dy), side, dout.raw());
     } else {
       side.dv = wanted ? dshortcut.raw() : nullptr;
-      join_apply(kernel, last().size(), last().side(g, dy), side, passed, dout.raw());
+      join_apply(kernel, last().size(), last().side(g, dy), side, dout.raw());
     }
     return {dy, dshortcut};
   }
@@ -215,7 +213,6 @@ Tensor detail::conv_chain_train(const Tensor& x_any, const ConvChain& chain) {
   if (chain.shortcut == ConvChain::Shortcut::projection) run(chain.projection, x, nullptr);
 
   const Tensor out = trained.join();
-  if (chain.shortcut != ConvChain::Shortcut::none) trained.out = SavedTensor(kOp, out);
   return contiguous(record(kOp, out, inputs,
                            [trained = std::move(trained)](const Tensor& dout, Needs needs) {
                              return trained.backward(dout, needs);

@@ -17,7 +17,7 @@ struct ChannelLayout {
   DType dtype;
 };
 
-/// Of a block that is reduced: elements at most, and channels.
+/// What a block that is reduced has at most; columns <= kMaxColumns.
 struct BlockLimits {
   int64_t elements, columns;
 };
@@ -107,7 +107,7 @@ Sums<n> operator+(Sums<n> sums, int64_t channels) {
 template <size_t n, class Reduce, class Merge>
 void reduce_blocks(const ChannelLayout& x, const BlockLimits& limits, Sums<n> result, Reduce reduce,
                    Merge merge) {
-  const Grid grid(x, limits.elements, kMaxRows, std::min(limits.columns, kMaxColumns));
+  const Grid grid(x, limits.elements, kMaxRows, limits.columns);
   const int64_t per_group = ceil_div(grid.chunks, kMaxGroups);
   const int64_t groups = ceil_div(grid.chunks, per_group), channels = x.size.channels;
   constexpr int64_t count = n;

@@ -33,15 +33,15 @@ void join_forward(const JoinKernel& kernel, const BatchNormSize& size, const Joi
 }
 
 void join_reduce(const JoinKernel& kernel, const BatchNormSize& size, const JoinSide& branch,
-                 const JoinSide& shortcut, const void* out, const void* dout, double* sum_dz,
-                 double* sum_branch, double* sum_shortcut) {
+                 const JoinSide& shortcut, const void* dout, double* sum_dz, double* sum_branch,
+                 double* sum_shortcut) {
   const int64_t bytes = parameter_bytes(kernel.dtype);
   const auto reduce = [&](const BatchNormBlock& block, int64_t offset, int64_t c,
                           const auto& sums) {
     kernel.reduce(block, part_of(branch, offset, c * bytes), part_of(shortcut, offset, c * bytes),
-                  at(out, offset), at(dout, offset), sums.data());
+                  at(dout, offset), sums.data());
   };
-  constexpr BlockLimits rows{.elements = 1 << 16, .columns = kMaxColumns};  // whole ones
+  constexpr BlockLimits rows{.elements = 1 << 16, .columns = kJoinChannels};
   const ChannelLayout x = layout(kernel, size);
   if (shortcut.mean)
     reduce_blocks<3>(x, rows, {sum_dz, sum_branch, sum_shortcut}, reduce, AddSums{});
@@ -49,11 +49,11 @@ void join_reduce(const JoinKernel& kernel, const BatchNormSize& size, const Join
 }
 
 void join_apply(const JoinKernel& kernel, const BatchNormSize& size, const JoinSide& branch,
-                const JoinSide& shortcut, const void* out, const void* dout) {
+                const JoinSide& shortcut, const void* dout) {
   const int64_t bytes = parameter_bytes(kernel.dtype);
   map_blocks(layout(kernel, size), [&](const BatchNormBlock& block, int64_t offset, int64_t c) {
     kernel.apply(block, part_of(branch, offset, c * bytes), part_of(shortcut, offset, c * bytes),
-                 at(out, offset), at(dout, offset));
+                 at(dout, offset));
   });
 }
 

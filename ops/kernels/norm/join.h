@@ -11,9 +11,9 @@ void join_forward(const JoinKernel& kernel, const BatchNormSize& size, const Joi
                   const JoinSide& shortcut, void* out);
 /// sum_shortcut, where shortcut.mean is: Σdz·(shortcut.v - mean); else it may be null.
 void join_reduce(const JoinKernel& kernel, const BatchNormSize& size, const JoinSide& branch,
-                 const JoinSide& shortcut, const void* out, const void* dout, double* sum_dz,
-                 double* sum_branch, double* sum_shortcut);
+                 const JoinSide& shortcut, const void* dout, double* sum_dz, double* sum_branch,
+                 double* sum_shortcut);
 void join_apply(const JoinKernel& kernel, const BatchNormSize& size, const JoinSide& branch,
-                const JoinSide& shortcut, const void* out, const void* dout);
+                const JoinSide& shortcut, const void* dout);
 
 }  // namespace quern::kernels

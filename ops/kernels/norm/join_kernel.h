@@ -16,21 +16,25 @@ struct JoinSide {
   void* dv = nullptr;                                   // null: not asked for
 };
 
+/// What a block that is reduced has at most.
+inline constexpr int64_t kJoinChannels = 2048;
+
 /// The branch always has scale and shift and, where dv is asked for, a, b and c.
 struct JoinKernel {
   const char* name;  // join_<dtype>_<isa>; the naive one ends in _reference
   Isa isa;
   DType dtype;
-  /// out = relu(branch.v·scale + shift + shortcut.v·scale + shift)
+  /// out = relu(sum), sum = branch.v·scale + shift + shortcut.v·scale + shift
   void (*forward)(const BatchNormBlock&, const JoinSide& branch, const JoinSide& shortcut,
                   void* out);
-  // dz = (out > 0)·dout; of null `out`, where there is no shortcut, it is computed again.
-  /// sums[0] = Σdz, sums[1] = Σdz·(branch.v - mean), and, if shortcut.mean, sums[2] the same of shortcut.v
+  // dz = dout where the sum, which is computed again, was above 0.
+  /// sums[0] = Σdz, sums[1] = Σdz·(branch.v - mean) and, if shortcut.mean, sums[2] the same of
+  /// shortcut.v
   void (*reduce)(const BatchNormBlock&, const JoinSide& branch, const JoinSide& shortcut,
-                 const void* out, const void* dout, double* const* sums);
+                 const void* dout, double* const* sums);
   /// dv = a·dz + b·v + c of each side that asks; dout may be one of them.
   void (*apply)(const BatchNormBlock&, const JoinSide& branch, const JoinSide& shortcut,
-                const void* out, const void* dout);
+                const void* dout);
 };
 
 }  // namespace quern::kernels

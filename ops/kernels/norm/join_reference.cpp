@@ -17,8 +17,12 @@ struct Reference {
     if (!side.v) return 0;
     return element(side.v, i) * parameter(side.scale, c, 1) + parameter(side.shift, c, 0);
   }
-  static P masked(const JoinSide& branch, const void* out, const void* dout, int64_t i, int64_t c) {
-    return (out ? element(out, i) : normalised(branch, i, c)) <= 0 ? 0 : element(dout, i);
+  static P sum_of(const JoinSide& branch, const JoinSide& shortcut, int64_t i, int64_t c) {
+    return normalised(branch, i, c) + normalised(shortcut, i, c);
+  }
+  static P masked(const JoinSide& branch, const JoinSide& shortcut, const void* dout, int64_t i,
+                  int64_t c) {
+    return sum_of(branch, shortcut, i, c) <= 0 ? 0 : element(dout, i);
   }
   static double deviation(const JoinSide& side, int64_t i, int64_t c) {
     return static_cast<double>(element(side.v, i)) - parameter(side.mean, c, 0);
@@ -39,17 +43,17 @@ struct Reference {
   static void forward(const BatchNormBlock& block, const JoinSide& branch, const JoinSide& shortcut,
                       void* out) {
     each(block, [&](int64_t i, int64_t c) {
-      const P v = normalised(branch, i, c) + normalised(shortcut, i, c);
+      const P v = sum_of(branch, shortcut, i, c);
       static_cast<T*>(out)[i] = static_cast<T>(v <= 0 ? 0 : v);
     });
   }
 
   static void reduce(const BatchNormBlock& block, const JoinSide& branch, const JoinSide& shortcut,
-                     const void* out, const void* dout, double* const* sums) {
+                     const void* dout, double* const* sums) {
     for (int k = 0; k < (shortcut.mean ? 3 : 2); ++k)
       for (int64_t c = 0; c < block.channels; ++c) sums[k][c] = 0;
     each(block, [&](int64_t i, int64_t c) {
-      const double dz = masked(branch, out, dout, i, c);
+      const double dz = masked(branch, shortcut, dout, i, c);
       sums[0][c] += dz;
       sums[1][c] += dz * deviation(branch, i, c);
       if (shortcut.mean) sums[2][c] += dz * deviation(shortcut, i, c);
@@ -57,9 +61,9 @@ struct Reference {
   }
 
   static void apply(const BatchNormBlock& block, const JoinSide& branch, const JoinSide& shortcut,
-                    const void* out, const void* dout) {
+                    const void* dout) {
     each(block, [&](int64_t i, int64_t c) {
-      const P dz = masked(branch, out, dout, i, c);
+      const P dz = masked(branch, shortcut, dout, i, c);
       differentiate(branch, dz, i, c);
       differentiate(shortcut, dz, i, c);
     });

@@ -32,10 +32,15 @@ struct Join {
     return xsimd::fma(v, parameters(side.scale, c, part), parameters(side.shift, c, part));
   }
   template <class Part>
-  static V masked(const JoinSide& branch, const void* out, const void* dout, int64_t i, int64_t c,
+  static V sum_of(const JoinSide& branch, const JoinSide& shortcut, int64_t i, int64_t c,
                   Part part) {
-    const V passed = out ? elements(out, i, part) : normalised(branch, i, c, part);
-    return zero_where(passed <= V(0), elements(dout, i, part));
+    const V v = normalised(branch, i, c, part);
+    return shortcut.v ? v + normalised(shortcut, i, c, part) : v;
+  }
+  template <class Part>
+  static V masked(const JoinSide& branch, const JoinSide& shortcut, const void* dout, int64_t i,
+                  int64_t c, Part part) {
+    return zero_where(sum_of(branch, shortcut, i, c, part) <= V(0), elements(dout, i, part));
   }
   /// sum += dz·(v - mean)
   template <class Part>
@@ -59,41 +64,34 @@ struct Join {
     for (int64_t r = 0; r < block.rows; ++r)
       each_vector<T, Arch>(block.channels, [&](int64_t c, int, auto part) {
         const int64_t i = r * block.stride + c;
-        V v = normalised(branch, i, c, part);
-        if (shortcut.v) v += normalised(shortcut, i, c, part);
+        const V v = sum_of(branch, shortcut, i, c, part);
         part.store(static_cast<T*>(out) + i, zero_where(v <= V(0), v));  // NaN passes
       });
   }
 
   static void reduce(const BatchNormBlock& block, const JoinSide& branch, const JoinSide& shortcut,
-                     const void* out, const void* dout, double* const* sums) {
+                     const void* dout, double* const* sums) {
     // Row by row, the sums of a row's channels in the first-level cache: read in order, memory gives
     // up to twice what it gives to stripes of columns narrow enough for registers.
-    constexpr int64_t width = 2048;
-    alignas(64) P all[3][width];
-    for (int64_t first = 0; first < block.channels; first += width) {
-      const int64_t columns = block.channels - first < width ? block.channels - first : width;
-      for (auto& sum : all)
-        for (P& s : sum) s = 0;
-      for (int64_t r = 0; r < block.rows; ++r)
-        each_vector<T, Arch>(columns, [&](int64_t j, int, auto part) {
-          const int64_t c = first + j, i = r * block.stride + c;
-          const V dz = masked(branch, out, dout, i, c, part);
-          store<Arch>(all[0] + j, load<Arch>(all[0] + j) + dz);
-          add_deviation(branch, dz, i, c, part, all[1] + j);
-          if (shortcut.mean) add_deviation(shortcut, dz, i, c, part, all[2] + j);
-        });
-      for (int k = 0; k < (shortcut.mean ? 3 : 2); ++k)
-        for (int64_t j = 0; j < columns; ++j) sums[k][first + j] = all[k][j];
-    }
-  }
-
-  static void apply(const BatchNormBlock& block, const JoinSide& branch, const JoinSide& shortcut,
-                    const void* out, const void* dout) {
+    alignas(64) P all[3][kJoinChannels] = {};
     for (int64_t r = 0; r < block.rows; ++r)
       each_vector<T, Arch>(block.channels, [&](int64_t c, int, auto part) {
         const int64_t i = r * block.stride + c;
-        const V dz = masked(branch, out, dout, i, c, part);
+        const V dz = masked(branch, shortcut, dout, i, c, part);
+        store<Arch>(all[0] + c, load<Arch>(all[0] + c) + dz);
+        add_deviation(branch, dz, i, c, part, all[1] + c);
+        if (shortcut.mean) add_deviation(shortcut, dz, i, c, part, all[2] + c);
+      });
+    for (int k = 0; k < (shortcut.mean ? 3 : 2); ++k)
+      for (int64_t c = 0; c < block.channels; ++c) sums[k][c] = all[k][c];
+  }
+
+  static void apply(const BatchNormBlock& block, const JoinSide& branch, const JoinSide& shortcut,
+                    const void* dout) {
+    for (int64_t r = 0; r < block.rows; ++r)
+      each_vector<T, Arch>(block.channels, [&](int64_t c, int, auto part) {
+        const int64_t i = r * block.stride + c;
+        const V dz = masked(branch, shortcut, dout, i, c, part);
         differentiate(branch, dz, i, c, part);
         differentiate(shortcut, dz, i, c, part);
       });
