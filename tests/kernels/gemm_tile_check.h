@@ -33,21 +33,18 @@ class TileCase {
   /// Runs the tile on m rows and n columns. What it may not read is NaN or not there, what it may
   /// not write is checked to be as it was.
   void check(int64_t m, int64_t n, bool accumulate) {
-    check(m, n, accumulate, kernel_.run, &TileCase::rows_of_a, lda_);
-    if (kernel_.run_columns)
-      check(m, n, accumulate, kernel_.run_columns, &TileCase::columns_of_a, lda_of_columns(m));
+    if (k_ % kernel_.k_multiple == 0) check(m, n, accumulate, false);
+    if (kernel_.run_outer) check(m, n, accumulate, true);
   }
 
  private:
-  using MakeA = Elements (TileCase::*)(int64_t i, int64_t m) const;
-
-  void check(int64_t m, int64_t n, bool accumulate, void (*run)(const kernels::GemmTile&),
-             MakeA make_a, int64_t lda) {
+  void check(int64_t m, int64_t n, bool accumulate, bool outer) {
     const int64_t ldc = n + 5;
     std::vector<Elements> a, b;
     std::vector<const void*> a_pointers, b_pointers;
     for (int64_t i = 0; i < batch_; ++i) {
-      a.push_back((this->*make_a)(i, m)), b.push_back(panel_of_b(i, n));
+      a.push_back(outer ? columns_of_a(i, m) : rows_of_a(i, m));
+      b.push_back(outer ? rows_of_b(i, n) : panel_of_b(i, n));
       a_pointers.push_back(a.back().data()), b_pointers.push_back(b.back().data());
     }
     constexpr double kCanary = 12345, kBefore = 0.75;
@@ -58,16 +55,17 @@ class TileCase {
         c.set((row + 1) * ldc + column,
               accumulate ? kBefore : std::numeric_limits<double>::quiet_NaN());
 
-    run({.m = m,
-         .n = n,
-         .k = k_,
-         .batch = batch_,
-         .a = a_pointers.data(),
-         .lda = lda,
-         .b = b_pointers.data(),
-         .c = c.at(ldc),
-         .ldc = ldc,
-         .accumulate = accumulate});
+    (outer ? kernel_.run_outer : kernel_.run)({.m = m,
+                                               .n = n,
+                                               .k = k_,
+                                               .batch = batch_,
+                                               .a = a_pointers.data(),
+                                               .lda = outer ? lda_of_columns(m) : lda_,
+                                               .b = b_pointers.data(),
+                                               .ldb = kernel_.nr + 1,
+                                               .c = c.at(ldc),
+                                               .ldc = ldc,
+                                               .accumulate = accumulate});
 
     int64_t wrong = 0, overwritten = 0;
     for (int64_t row = -1; row <= m; ++row) {
@@ -84,7 +82,7 @@ class TileCase {
       }
     }
     INFO(std::string(kernel_.name), " m ", m, " n ", n, " k ", k_, " batch ", batch_,
-         accumulate ? " accumulate" : "", make_a == &TileCase::columns_of_a ? " columns" : "");
+         accumulate ? " accumulate" : "", outer ? " outer" : "");
     CHECK(wrong == 0);
     CHECK(overwritten == 0);
   }
@@ -103,13 +101,23 @@ class TileCase {
   }
   int64_t lda_of_columns(int64_t m) const { return m * kernel_.kr + 3; }
   Elements columns_of_a(int64_t i, int64_t m) const {
-    const int64_t lda = lda_of_columns(m), kr = kernel_.kr;
-    Elements columns(kernel_.a, (k_ / kr - 1) * lda + m * kr);
+    const int64_t lda = lda_of_columns(m), kr = kernel_.kr, groups = (k_ + kr - 1) / kr;
+    Elements columns(kernel_.a, (groups - 1) * lda + m * kr);
     columns.fill(std::numeric_limits<double>::quiet_NaN());
     for (int64_t row = 0; row < m; ++row)
-      for (int64_t p = 0; p < k_; ++p)
-        columns.set(p / kr * lda + row * kr + p % kr, a_[static_cast<size_t>(i)].get(row * k_ + p));
+      for (int64_t p = 0; p < groups * kr; ++p)
+        columns.set(p / kr * lda + row * kr + p % kr,
+                    p < k_ ? a_[static_cast<size_t>(i)].get(row * k_ + p) : 1);
     return columns;
+  }
+  Elements rows_of_b(int64_t i, int64_t n) const {
+    const int64_t ldb = kernel_.nr + 1;
+    Elements rows(kernel_.b, (k_ - 1) * ldb + kernel_.nr);
+    rows.fill(std::numeric_limits<double>::quiet_NaN());
+    for (int64_t p = 0; p < k_; ++p)
+      for (int64_t column = 0; column < n; ++column)
+        rows.set(p * ldb + column, b_[static_cast<size_t>(i)].get(p * kernel_.nr + column));
+    return rows;
   }
   Elements panel_of_b(int64_t i, int64_t n) const {
     Elements panel(kernel_.b, k_ * kernel_.nr);
@@ -139,6 +147,13 @@ inline void check_tile(const kernels::GemmKernel& kernel) {
       for (int64_t m : edges(kernel.mr))
         for (int64_t n : edges(kernel.nr))
           for (bool accumulate : {false, true}) tile.check(m, n, accumulate);
+    }
+  }
+  if (kernel.run_outer) {
+    for (int64_t k : {1, 3, 7}) {
+      TileCase tile(kernel, k, 2);
+      for (int64_t m : edges(kernel.mr))
+        for (int64_t n : edges(kernel.nr)) tile.check(m, n, n % 2 == 0);
     }
   }
   // A k longer than any block that a kernel converts at a time.

@@ -2,23 +2,26 @@
 //
 //   for each cell (group, range of blocks of pixels, of rows of A, of output channels), in parallel
 //     for each block of pixels                            A and B together aim at half of L2
-//       A = x by columns, or transposed: [channel][position], zero-padded as in axis.h
+//       A = x transposed to [channel][position], zero-padded as in axis.h
 //       B = dy in panels [pixel][nr output channels]
 //       for each tap, for each tile of mr channels and nr output channels
 //         C[mr × nr] += Σ runs of pixels A[mr × run] · B[run × nr]
 //   dw = the cells' C, summed over the ranges of pixels in their order
 //
-// Where channels are innermost and the kernel takes A by columns (gemm_kernel.h), packing only moves
-// channels together. Every x tap has its copy of A, without the rim, and a run is all rows of an
-// image's block that a row of taps reaches.
+// A tap is an offset into A. A run of pixels is a row of outputs, so that padding is left out;
+// where rows are too short for the kernel's k_multiple, it is all rows of the block's image with
+// the padding between them, which meets zeros in B. With few input channels (the stem), the columns
+// of the taps become rows of A.
 //
-// Otherwise a tap is an offset into A. A run of pixels is a row of outputs, so that padding is left
-// out; where rows are too short for the kernel's k_multiple, it is all rows of the block's image with
-// the padding between them, which meets zeros in B.
-//
-// With few input channels (the stem), the columns of the taps become rows of A.
-#include "quern/ops/kernels/conv/brgemm_wgrad.h"
+// Kernels that run on outer products have a faster way where channels are innermost:
+// brgemm_wgrad_outer.cpp.
+#include <algorithm>
+#include <cstddef>
+#include <vector>
 
+#include "quern/ops/kernels/conv/brgemm.h"
+#include "quern/ops/kernels/conv/brgemm_wgrad_outer.h"
+#include "quern/ops/kernels/gemm/gemm_registry.h"
 #include "quern/tensor/cpu_features.h"
 #include "quern/tensor/dtype.h"
 #include "quern/tensor/storage.h"
@@ -26,12 +29,58 @@
 namespace quern::kernels {
 namespace {
 
-/// The i-th of `parts` pieces of 0..n.
-Extent piece(int64_t n, int64_t parts, int64_t i) {
-  return {n * i / parts, n * (i + 1) / parts - n * i / parts};
-}
+template <class T>
+class WgradEngine {
+ public:
+  using Acc = Accumulator<T>;
 
-}  // namespace
+  WgradEngine(const ConvProblem& problem, const GemmKernel& gemm, const T* x, const T* dy,
+              const SourceMap& map);
+  void run(Acc* dw);
+
+ private:
+  /// One piece of parallel work, and where its sums are: [tap][row of A][output channel].
+  struct Cell {
+    int64_t group;
+    Extent blocks, rows, outputs;
+    Acc* sums;
+  };
+  Cell cell(int64_t group, int64_t pixels, int64_t rows, int64_t outputs) const;
+  void run_cell(const Cell& cell) const;
+  void pack_a(const Cell& cell, const Block& block, T* a) const;
+  void pack_b(const Cell& cell, const Block& block, T* b) const;
+  void multiply(const Cell& cell, const Block& block, const T* a, const T* b, bool first) const;
+  void merge(int64_t group, int64_t rows, int64_t outputs, Acc* dw) const;
+  void choose_split();
+
+  int64_t multiplications() const { return p_.n * p_.oh * p_.ow * icg_ * p_.oc * p_.kh * p_.kw; }
+  int64_t runs(const Block& block) const {
+    return linear_ ? block.images : block.images * block.rows;
+  }
+  int64_t run_length(const Block& block) const {
+    return padded_k(gemm_, linear_ ? (block.rows - 1) * width_ + p_.ow : p_.ow);
+  }
+  /// Items of a row of A: all positions, and what the last run reads beyond them.
+  int64_t row_items(const Block& block) const;
+  int64_t sums_items() const { return tap_rows_ * tap_columns_ * max_rows_ * max_outputs_; }
+
+  const ConvProblem p_;
+  const GemmKernel& gemm_;
+  const T *x_, *dy_;
+  const SourceMap map_;
+  int64_t icg_, ocg_;  // channels of a group
+  ImageStrides x_strides_, dy_strides_;
+  Axis y_axis_;
+  std::vector<Axis> x_axes_;        // one an x tap if folded, else one of all
+  int64_t tap_rows_, tap_columns_;  // products per block of pixels
+  int64_t a_rows_;                  // rows of A: input channels, times x taps if folded
+  int64_t width_;                   // positions of a row of pixels
+  bool linear_;                     // a run is an image's block and not a row
+  BlockGrid grid_;
+  int64_t pixel_parts_, row_parts_, output_parts_;
+  int64_t max_rows_, max_outputs_;  // of a cell
+  Acc* sums_ = nullptr;
+};
 
 template <class T>
 WgradEngine<T>::WgradEngine(const ConvProblem& problem, const GemmKernel& gemm, const T* x,
@@ -46,32 +95,25 @@ WgradEngine<T>::WgradEngine(const ConvProblem& problem, const GemmKernel& gemm, 
       x_strides_(p_.format, p_.ic, p_.ih, p_.iw),
       dy_strides_(p_.format, p_.oc, p_.oh, p_.ow),
       y_axis_(forward_axis(p_.ih, p_.oh, p_.kh, p_.stride_h, p_.pad_h, p_.dilation_h)) {
-  folded_ = forward_taps(p_).folded;
-  columns_ = gemm.run_columns && packs_panels(gemm) && gemm.k_multiple == gemm.kr &&
-             gemm.mr <= kPitch && p_.format == MemoryFormat::channels_last;
-  if (folded_ && columns_)
-    x_axes_ = {plain_forward_axis(p_.iw, p_.ow, p_.kw, p_.stride_w, p_.pad_w)};
-  else if (folded_)
+  const bool folded = forward_taps(p_).folded;
+  if (folded)
     for (int64_t s = 0; s < p_.kw; ++s)
       x_axes_.push_back(forward_axis(p_.iw, p_.ow, 1, p_.stride_w, p_.pad_w - s, 1));
   else x_axes_ = {forward_axis(p_.iw, p_.ow, p_.kw, p_.stride_w, p_.pad_w, p_.dilation_w)};
   tap_rows_ = p_.kh;
-  tap_columns_ = folded_ ? 1 : p_.kw;
-  a_rows_ = icg_ * (folded_ ? p_.kw : 1);
-  width_ = columns_ ? round_up(p_.ow, gemm.kr) : x_axes_[0].extent(p_.ow);
+  tap_columns_ = folded ? 1 : p_.kw;
+  a_rows_ = icg_ * static_cast<int64_t>(x_axes_.size());
+  width_ = x_axes_[0].extent(p_.ow);
   // Rounding every row up to k_multiple against reading the padding between rows.
   linear_ = padded_k(gemm, p_.ow) >= width_;
-  in_place_ = p_.kh == 1 && p_.kw == 1 && p_.stride_h == 1 && p_.stride_w == 1 && p_.pad_h == 0 &&
-              p_.pad_w == 0;
   choose_split();
 }
 
 template <class T>
 void WgradEngine<T>::choose_split() {
   const int64_t l2 = cache_sizes().l2, taps = tap_rows_ * tap_columns_;
-  // Channels are split until a cell's sums fit in L2. Every range of rows of A packs dy again, every
-  // range of output channels packs x: rows are split first where that is the cheaper, as it is when
-  // x is transposed or copied for several taps. Then pixels, for enough cells.
+  // Channels are split until a cell's sums fit in L2: rows of A first, since every range of output
+  // channels transposes x again and copying dy again is cheap. Then pixels, for enough cells.
   max_rows_ = a_rows_, max_outputs_ = round_up(ocg_, gemm_.nr);
   const auto cells = [&] {
     return p_.groups * ceil_div(a_rows_, max_rows_) * ceil_div(ocg_, max_outputs_);
@@ -82,26 +124,18 @@ void WgradEngine<T>::choose_split() {
   const int64_t affordable =
       1 + (p_.n * (p_.ic * p_.ih * p_.iw + p_.oc * p_.oh * p_.ow)) / (2 * p_.oc * icg_ * taps);
   while (too_large() || cells() * affordable < std::min<int64_t>(wanted, 8)) {
-    const bool rows_left = max_rows_ > 4 * gemm_.mr, outputs_left = max_outputs_ > gemm_.nr;
-    if (!rows_left && !outputs_left) break;
-    const bool x_is_cheap = columns_ && tap_columns_ == 1 && max_rows_ < max_outputs_;
-    if (rows_left && !(outputs_left && x_is_cheap))
-      max_rows_ = (ceil_div(max_rows_, gemm_.mr) - 1) * gemm_.mr;
-    else max_outputs_ = round_up(ceil_div(max_outputs_, 2), gemm_.nr);
+    if (max_rows_ > 4 * gemm_.mr) max_rows_ = (ceil_div(max_rows_, gemm_.mr) - 1) * gemm_.mr;
+    else if (max_outputs_ > gemm_.nr) max_outputs_ = round_up(max_outputs_ / 2, gemm_.nr);
+    else break;
   }
   row_parts_ = ceil_div(a_rows_, max_rows_);
   output_parts_ = ceil_div(panel_count(gemm_, ocg_), max_outputs_ / gemm_.nr);
   max_rows_ = ceil_div(a_rows_, row_parts_);
   max_outputs_ = ceil_div(panel_count(gemm_, ocg_), output_parts_) * gemm_.nr;
 
-  // A block of pixels costs a pass over the sums, a small one is fetched in smoother pieces (Fetch):
-  // 64→256 channels at 56×56 run at 201 GFLOP/s in f32 with an eighth of L2, at 143 with half of it,
-  // 256→1024 at 14×14 at 146 and 205. Taken by rows of taps, fewer rows overlap more.
-  const int64_t sums_bytes = sums_items() * static_cast<int64_t>(sizeof(Acc));
-  const int64_t budget = p_.kh > 1 ? l2 / 2 : std::clamp(2 * sums_bytes, l2 / 8, l2 / 2);
-  grid_ = BlockGrid::within(p_.n, p_.oh, budget, [&](int64_t rows) {
-    return (a_items({.image = 0, .images = 1, .row = 0, .rows = rows}, max_rows_) +
-            rows * round_up(p_.ow, gemm_.k_multiple) * max_outputs_) *
+  grid_ = BlockGrid::within(p_.n, p_.oh, l2 / 2, [&](int64_t rows) {
+    const int64_t a = Scratch(y_axis_, x_axes_[0], rows).image() * max_rows_;
+    return (a + rows * round_up(p_.ow, gemm_.k_multiple) * max_outputs_) *
            static_cast<int64_t>(sizeof(T));
   });
   pixel_parts_ = std::min(ceil_div(wanted, p_.groups * row_parts_ * output_parts_), affordable);
@@ -113,45 +147,40 @@ void WgradEngine<T>::choose_split() {
 }
 
 template <class T>
+int64_t WgradEngine<T>::row_items(const Block& block) const {
+  const int64_t positions = Scratch(y_axis_, x_axes_[0], block.rows).image() * block.images;
+  // An odd number of cache lines: rows of A spread over all sets.
+  const int64_t line = 64 / static_cast<int64_t>(sizeof(T));
+  return (ceil_div(positions + run_length(block), line) | 1) * line;
+}
+
+template <class T>
 WgradEngine<T>::Cell WgradEngine<T>::cell(int64_t group, int64_t pixels, int64_t rows,
-                                          int64_t outputs, Acc* sums) const {
+                                          int64_t outputs) const {
   const Extent panels = piece(panel_count(gemm_, ocg_), output_parts_, outputs);
+  const int64_t index =
+      ((group * pixel_parts_ + pixels) * row_parts_ + rows) * output_parts_ + outputs;
   return {.group = group,
           .blocks = piece(grid_.count(), pixel_parts_, pixels),
           .rows = piece(a_rows_, row_parts_, rows),
           .outputs = {panels.begin * gemm_.nr,
                       std::min(panels.size * gemm_.nr, ocg_ - panels.begin * gemm_.nr)},
-          .sums = sums};
+          .sums = sums_ + index * sums_items()};
 }
 
 template <class T>
 void WgradEngine<T>::run(Acc* dw) {
-  const int64_t channel_cells = row_parts_ * output_parts_, ranges = p_.groups * channel_cells;
-  const int64_t cells = ranges * pixel_parts_, items = sums_items();
-  const auto channels = [&](int64_t group, int64_t pixels, int64_t i, Acc* sums) {
-    return cell(group, pixels, i / output_parts_, i % output_parts_, sums);
-  };
-  const auto memory = [&](int64_t sums) {
-    return Workspace(sums * items * static_cast<int64_t>(sizeof(Acc)));
-  };
-  if (pixel_parts_ == 1)  // merged while the sums are in L2
-    return parallel_pieces(ranges, multiplications() / ranges, [&](int64_t i) {
-      const Workspace sums = memory(1);
-      const Cell whole = channels(i / channel_cells, 0, i % channel_cells, sums.as<Acc>());
-      run_cell(whole);
-      merge(whole, dw);
-    });
-  const Workspace all = memory(cells);  // [group][range of pixels][range of channels]
+  const int64_t channel_cells = row_parts_ * output_parts_;
+  const Workspace sums(p_.groups * pixel_parts_ * channel_cells * sums_items() *
+                       static_cast<int64_t>(sizeof(Acc)));
+  sums_ = sums.as<Acc>();
+  const int64_t cells = p_.groups * pixel_parts_ * channel_cells;
   parallel_pieces(cells, multiplications() / cells, [&](int64_t i) {
-    const int64_t range = i / channel_cells;
-    run_cell(channels(range / pixel_parts_, range % pixel_parts_, i % channel_cells,
-                      all.as<Acc>() + i * items));
+    run_cell(cell(i / channel_cells / pixel_parts_, i / channel_cells % pixel_parts_,
+                  i % channel_cells / output_parts_, i % output_parts_));
   });
-  parallel_pieces(ranges, pixel_parts_ * items, [&](int64_t i) {
-    const int64_t group = i / channel_cells, first = group * pixel_parts_ * channel_cells;
-    merge(
-        channels(group, 0, i % channel_cells, all.as<Acc>() + (first + i % channel_cells) * items),
-        dw);
+  parallel_pieces(p_.groups * channel_cells, pixel_parts_ * sums_items(), [&](int64_t i) {
+    merge(i / channel_cells, i % channel_cells / output_parts_, i % output_parts_, dw);
   });
 }
 
@@ -159,104 +188,101 @@ template <class T>
 void WgradEngine<T>::run_cell(const Cell& cell) const {
   const Block largest = grid_[0];
   const int64_t panels = panel_count(gemm_, cell.outputs.size);
-  const int64_t a_items = this->a_items(largest, cell.rows.size);
+  const int64_t a_items = row_items(largest) * cell.rows.size;
   const int64_t b_items = panels * runs(largest) * run_length(largest) * gemm_.nr;
   const Workspace scratch((round_up(a_items, 64) + b_items) * static_cast<int64_t>(sizeof(T)));
-  const Workspace plain(columns_ ? plain_items(largest, folded_ ? icg_ : cell.rows.size) *
-                                       static_cast<int64_t>(sizeof(T))
-                                 : 0);
-  const Memory memory{
-      .plain = plain.as<T>(), .a = scratch.as<T>(), .b = scratch.as<T>() + round_up(a_items, 64)};
+  T* a = scratch.as<T>();
+  T* b = a + round_up(a_items, 64);
   for (int64_t i = 0; i < cell.blocks.size; ++i) {
     const Block block = grid_[cell.blocks.begin + i];
-    pack(cell, block, memory);
-    Fetch ahead;
-    if (i + 1 < cell.blocks.size) ahead = fetch(cell, grid_[cell.blocks.begin + i + 1]);
-    multiply(cell, block, memory, i == 0, ahead);
+    pack_a(cell, block, a);
+    pack_b(cell, block, b);
+    multiply(cell, block, a, b, i == 0);
   }
 }
 
-/// The pixels of a block, if the cell reads all of their channels.
+/// A is [row][position]; what follows the positions meets zeros in B, so it must be finite.
 template <class T>
-Fetch WgradEngine<T>::fetch(const Cell& cell, const Block& block) const {
-  if (p_.groups > 1 || p_.format != MemoryFormat::channels_last) return {};
-  const int64_t pieces = tap_rows_ * tap_columns_ * ceil_div(cell.rows.size, gemm_.mr) *
-                         ceil_div(cell.outputs.size, gemm_.nr);
-  const auto rows = [&](const T* base, const ImageStrides& strides, int64_t begin, int64_t end) {
-    const int64_t items = (block.images - 1) * strides.n + (end - begin) * strides.y;
-    return std::span<const std::byte>(
-        reinterpret_cast<const std::byte*>(base + block.image * strides.n + begin * strides.y),
-        static_cast<size_t>(items) * sizeof(T));
-  };
-  Fetch ahead;
-  if (row_parts_ == 1) {
-    const int64_t begin = std::max<int64_t>(block.row * p_.stride_h - p_.pad_h, 0);
-    const int64_t end = std::min(p_.ih, (block.row + block.rows - 1) * p_.stride_h - p_.pad_h +
-                                            (p_.kh - 1) * p_.dilation_h + 1);
-    if (begin < end) ahead.add(rows(x_, x_strides_, begin, end), pieces);
+void WgradEngine<T>::pack_a(const Cell& cell, const Block& block, T* a) const {
+  const int64_t stride = row_items(block);
+  const int64_t positions = Scratch(y_axis_, x_axes_[0], block.rows).image() * block.images;
+  for (int64_t row = 0; row < cell.rows.size; ++row)
+    std::fill(a + row * stride + positions, a + (row + 1) * stride, T{});
+  for (int64_t row = 0; row < cell.rows.size;) {
+    const int64_t tap = (cell.rows.begin + row) / icg_, channel = (cell.rows.begin + row) % icg_;
+    const int64_t channels = std::min(icg_ - channel, cell.rows.size - row);
+    const int64_t first = cell.group * icg_ + channel;
+    copy_block({.item = sizeof(T),
+                .strides = x_strides_,
+                .channels = channels,
+                .position_stride = 1,
+                .channel_stride = stride,
+                .map = from_channel<Acc>(map_, first)},
+               y_axis_, x_axes_[static_cast<size_t>(tap)], block, x_ + first * x_strides_.c,
+               a + row * stride);
+    row += channels;
   }
-  if (output_parts_ == 1)
-    ahead.add(rows(dy_, dy_strides_, block.row, block.row + block.rows), pieces);
-  return ahead;
 }
 
+/// B is [panel][run][k/kr][nr][kr].
 template <class T>
-void WgradEngine<T>::multiply(const Cell& cell, const Block& block, const Memory& memory,
-                              bool first, Fetch& ahead) const {
-  const Scratch scratch = this->scratch(block);
+void WgradEngine<T>::pack_b(const Cell& cell, const Block& block, T* b) const {
   const int64_t length = run_length(block), panel_items = runs(block) * length * gemm_.nr;
-  const int64_t step = even_piece(cell.rows.size, gemm_.mr);
-  const int64_t lda = columns_ ? gemm_.kr * kPitch : row_items(block);
-  // From a tile's rows of A to the next; from an x tap to the next.
-  const int64_t a_step = columns_ ? sliver_items(block) : step * row_items(block);
-  const int64_t a_column = columns_ ? ceil_div(cell.rows.size, step) * a_step : 0;
-  const auto run_tile = columns_ ? gemm_.run_columns : gemm_.run;
+  const T* dy = dy_ + (cell.group * ocg_ + cell.outputs.begin) * dy_strides_.c;
+  const bool gaps = linear_ || length != p_.ow || cell.outputs.size % gemm_.nr != 0;
+  std::fill_n(b, gaps ? panel_count(gemm_, cell.outputs.size) * panel_items : 0, T{});
+  for (int64_t n = 0; n < block.images; ++n) {
+    for (int64_t i = 0; i < block.rows; ++i) {
+      const T* row = dy + (block.image + n) * dy_strides_.n + (block.row + i) * dy_strides_.y;
+      const int64_t run = linear_ ? n : n * block.rows + i;
+      for (int64_t o = 0; o < cell.outputs.size; o += gemm_.nr)
+        pack_panel_rows(gemm_, row + o * dy_strides_.c, dy_strides_.x, dy_strides_.c, p_.ow,
+                        std::min<int64_t>(gemm_.nr, cell.outputs.size - o),
+                        linear_ ? i * width_ : 0,
+                        b + o / gemm_.nr * panel_items + run * length * gemm_.nr);
+    }
+  }
+}
+
+template <class T>
+void WgradEngine<T>::multiply(const Cell& cell, const Block& block, const T* a, const T* b,
+                              bool first) const {
+  const Scratch scratch(y_axis_, x_axes_[0], block.rows);
+  const int64_t length = run_length(block), stride = row_items(block);
   std::vector<const void*> run_a(static_cast<size_t>(runs(block))), run_b(run_a.size());
   std::vector<int64_t> a_offsets, b_offsets;
   for (const Tap& ty : y_axis_.phases[0].taps) {
     // The runs of pixels that this row of taps reaches.
     a_offsets.clear(), b_offsets.clear();
-    int64_t k = length;
-    if (columns_) {
-      const auto [top, bottom] = rows_reached(ty, block);
-      k = (bottom - top) * width_;
-      const int64_t first = (ty.plane * scratch.height + ty.shift + top) * width_ * kPitch;
-      for (int64_t n = 0; n < (k > 0 ? block.images : 0); ++n) {
-        a_offsets.push_back(n * image_positions(block) * kPitch + first);
-        b_offsets.push_back((n * length + top * width_) * gemm_.nr);
-      }
-    } else {
-      for (int64_t run = 0; run < runs(block); ++run) {
-        const int64_t n = linear_ ? run : run / block.rows, i = linear_ ? 0 : run % block.rows;
-        const int64_t source = (block.row + i) * p_.stride_h + ty.offset;
-        if (!linear_ && (source < 0 || source >= p_.ih)) continue;
-        a_offsets.push_back(n * scratch.image() + i * width_);
-        b_offsets.push_back(run * length * gemm_.nr);
-      }
+    for (int64_t run = 0; run < runs(block); ++run) {
+      const int64_t n = linear_ ? run : run / block.rows, i = linear_ ? 0 : run % block.rows;
+      const int64_t source = (block.row + i) * p_.stride_h + ty.offset;
+      if (!linear_ && (source < 0 || source >= p_.ih)) continue;
+      a_offsets.push_back(n * scratch.image() + i * width_);
+      b_offsets.push_back(run * length * gemm_.nr);
     }
     for (int64_t column = 0; column < tap_columns_; ++column) {
-      const Tap& tx = x_axes_[0].phases[0].taps[static_cast<size_t>(column)];
-      const int64_t tap_a = columns_ ? column * a_column : scratch.tap(ty, tx);
+      const int64_t tap_a = scratch.tap(ty, x_axes_[0].phases[0].taps[static_cast<size_t>(column)]);
       Acc* sums = cell.sums + (ty.kernel * tap_columns_ + column) * max_rows_ * max_outputs_;
+      const int64_t step = even_piece(cell.rows.size, gemm_.mr);
       for (int64_t row = 0; row < cell.rows.size; row += step) {
         for (int64_t o = 0; o < cell.outputs.size; o += gemm_.nr) {
           const GemmTile tile{.m = std::min(step, cell.rows.size - row),
                               .n = std::min<int64_t>(gemm_.nr, cell.outputs.size - o),
-                              .k = k,
+                              .k = length,
                               .batch = static_cast<int64_t>(a_offsets.size()),
                               .a = run_a.data(),
-                              .lda = lda,
+                              .lda = stride,
                               .b = run_b.data(),
                               .c = sums + row * max_outputs_ + o,
                               .ldc = max_outputs_,
                               .accumulate = !first};
           for (size_t t = 0; t < a_offsets.size(); ++t) {
-            run_a[t] = memory.a + tap_a + row / step * a_step + a_offsets[t];
-            run_b[t] = memory.b + o / gemm_.nr * panel_items + b_offsets[t];
+            run_a[t] = a + row * stride + tap_a + a_offsets[t];
+            run_b[t] = b + o * runs(block) * length + b_offsets[t];
           }
-          ahead.piece();
           if (tile.batch > 0) {
-            run_tile(tile);
+            gemm_.run(tile);
           } else if (first) {
             for (int64_t i = 0; i < tile.m; ++i)
               std::fill_n(static_cast<Acc*>(tile.c) + i * max_outputs_, tile.n, Acc{});
@@ -270,7 +296,8 @@ void WgradEngine<T>::multiply(const Cell& cell, const Block& block, const Memory
 /// dw of some rows of A and output channels: the partial sums of the ranges of pixels, in their
 /// order, some rows at a time. They lie along output channels, dw along input channels and taps.
 template <class T>
-void WgradEngine<T>::merge(const Cell& cell, Acc* dw) const {
+void WgradEngine<T>::merge(int64_t group, int64_t rows, int64_t outputs, Acc* dw) const {
+  const Cell cell = this->cell(group, 0, rows, outputs);
   const int64_t range = row_parts_ * output_parts_ * sums_items();  // from one range to the next
   const int64_t taps = tap_rows_ * tap_columns_, at_once = 16;
   const int64_t line = max_outputs_ + 16;  // does not collide with the next in a cache set
@@ -284,9 +311,9 @@ void WgradEngine<T>::merge(const Cell& cell, Acc* dw) const {
       for (int64_t part = 1; part < pixel_parts_; ++part)
         for (int64_t o = 0; o < cell.outputs.size; ++o) to[o] += from[part * range + o];
     }
-    Acc* to = dw + (cell.group * ocg_ + cell.outputs.begin) * icg_ * p_.kh * p_.kw;
+    Acc* to = dw + (group * ocg_ + cell.outputs.begin) * icg_ * p_.kh * p_.kw;
     const int64_t first = cell.rows.begin + row0;
-    if (!folded_) {
+    if (x_axes_.size() == 1) {
       copy_matrix(sizeof(Acc), sums.data(), 1, line, to + first * taps, icg_ * taps,
                   cell.outputs.size, count * taps);
     } else {  // folded: row = column of taps · icg + input channel, tap = row of taps
@@ -300,11 +327,17 @@ void WgradEngine<T>::merge(const Cell& cell, Acc* dw) const {
   }
 }
 
+}  // namespace
+
 void run_wgrad(const ConvProblem& problem, const GemmKernel& gemm, const void* x, const void* dy,
                void* dw, const SourceMap& map) {
   visit_floating("conv2d", problem.dtype, [&]<class T>(std::type_identity<T>) {
-    WgradEngine<T>(problem, gemm, static_cast<const T*>(x), static_cast<const T*>(dy), map)
-        .run(static_cast<Accumulator<T>*>(dw));
+    const auto run = [&]<class Engine>(std::type_identity<Engine>) {
+      Engine(problem, gemm, static_cast<const T*>(x), static_cast<const T*>(dy), map)
+          .run(static_cast<Accumulator<T>*>(dw));
+    };
+    if (OuterWgrad<T>::takes(problem, gemm)) run(std::type_identity<OuterWgrad<T>>{});
+    else run(std::type_identity<WgradEngine<T>>{});
   });
 }
 

@@ -48,6 +48,13 @@ struct SourceCopy {
   int64_t position_stride, channel_stride;
   SourceMap map = {};  // of these channels; what is copied is then bf16, f32 or f64, by `item`
 };
+/// A map of all channels, from one on. Acc is what its arrays hold.
+template <class Acc>
+SourceMap from_channel(const SourceMap& map, int64_t channel) {
+  if (!map.scale) return map;
+  return {.scale = static_cast<const Acc*>(map.scale) + channel,
+          .shift = static_cast<const Acc*>(map.shift) + channel};
+}
 void copy_block(const SourceCopy& copy, const Axis& y, const Axis& x, const Block& block,
                 const void* src, void* scratch);
 

@@ -31,4 +31,12 @@ constexpr int64_t even_piece(int64_t n, int64_t largest) {
   return ceil_div(n, ceil_div(n, largest));
 }
 
+struct Extent {
+  int64_t begin, size;
+};
+/// The i-th of `parts` pieces of 0..n.
+constexpr Extent piece(int64_t n, int64_t parts, int64_t i) {
+  return {n * i / parts, n * (i + 1) / parts - n * i / parts};
+}
+
 }  // namespace quern::kernels

@@ -15,18 +15,25 @@ __attribute__((always_inline)) inline void add_outer(Accumulators<kRows>& c, con
   }
 }
 
-template <bool kColumns>
+template <bool kOuter>
 struct F32 {
   template <int kRows>
   static void run(const GemmTile& tile) {
     Accumulators<kRows> c(tile);
+    const auto* ahead = static_cast<const char*>(tile.ahead);
     for (int64_t i = 0; i < tile.batch; ++i) {
       const auto* a = static_cast<const float*>(tile.a[i]);
       const auto* b = static_cast<const float*>(tile.b[i]);
+      const int64_t ldb = kOuter ? tile.ldb : kNr;
 #pragma GCC unroll 2
-      for (int64_t p = 0; p < tile.k; ++p, b += kNr)
-        add_outer(c, a + (kColumns ? p * tile.lda : p), kColumns ? 1 : tile.lda, _mm512_loadu_ps(b),
+      for (int64_t p = 0; p < tile.k; ++p, b += ldb) {
+        if constexpr (kOuter) {
+          _mm_prefetch(ahead, _MM_HINT_T1);
+          ahead += tile.ahead_step;
+        }
+        add_outer(c, a + (kOuter ? p * tile.lda : p), kOuter ? 1 : tile.lda, _mm512_loadu_ps(b),
                   _mm512_loadu_ps(b + 16));
+      }
     }
     c.store(tile);
   }

@@ -12,9 +12,11 @@
 // n..nr-1 zero. kr is the number of consecutive k that one instruction multiplies and adds (bf16
 // pairs: 2).
 //
-// A kernel may also take A by columns, as the gradient of a convolution's weight has it (a row is a
-// channel, k counts pixels, channels are innermost), which saves a transpose: kr columns lie
-// interleaved like those of B, element (r, p) at (p/kr)·lda + r·kr + p%kr.
+// A kernel may also run on outer products, as the gradient of a convolution's weight has it (k counts
+// pixels, channels are innermost), which saves transposes and half of the packing:
+//   A by columns, kr of them interleaved like those of B: element (r, p) at (p/kr)·lda + r·kr + p%kr
+//   B by rows, where they lie: element (p, j) at p·ldb + j; all nr columns must be readable
+//   k any; columns of A up to the next multiple of kr are there and finite
 //
 // Files compiled with ISA flags include this and <immintrin.h>, and keep all but their
 // records to themselves: an inline function compiled there could be the copy that the linker keeps
@@ -32,8 +34,12 @@ struct GemmTile {
   int64_t batch;  // number of products, at least 1
   const void* const* a;  // batch pointers to A_i[0][0]; row r of it starts r·lda elements on
   int64_t lda;           // by columns: from a group of kr columns to the next
-  const void* const* b;  // batch pointers to packed panels
-  void* c;               // [m][n], row r starts r·ldc elements on
+  const void* const* b;  // batch pointers to packed panels, or to B_i[0][0]
+  int64_t ldb = 0;       // B by rows only
+  /// Outer products only: a cache line to be fetched to L2 for each kr of k, ahead_step bytes on.
+  const void* ahead = nullptr;
+  int64_t ahead_step = 0;
+  void* c;  // [m][n], row r starts r·ldc elements on
   int64_t ldc;
   bool accumulate;  // false: C is written without being read (it may hold NaN)
 };
@@ -45,7 +51,7 @@ struct GemmKernel {
   int mr, nr, kr;
   int k_multiple;  // what k must be a multiple of; the caller pads A and B with zeros
   void (*run)(const GemmTile&);
-  void (*run_columns)(const GemmTile&) = nullptr;  // A by columns; null: not offered
+  void (*run_outer)(const GemmTile&) = nullptr;  // outer products; null: not offered
 };
 
 }  // namespace quern::kernels

@@ -6,17 +6,18 @@
 namespace quern::kernels {
 namespace {
 
-template <class T, class Acc, int kNr, int kKr, bool kColumns>
+template <class T, class Acc, int kNr, int kKr, bool kOuter>
 void run(const GemmTile& tile) {
   for (int64_t i = 0; i < tile.m; ++i) {
     for (int64_t j = 0; j < tile.n; ++j) {
       Acc sum = 0;
       for (int64_t l = 0; l < tile.batch; ++l) {
-        const T* a = static_cast<const T*>(tile.a[l]) + i * (kColumns ? kKr : tile.lda);
-        const T* b = static_cast<const T*>(tile.b[l]) + j * kKr;
+        const T* a = static_cast<const T*>(tile.a[l]) + i * (kOuter ? kKr : tile.lda);
+        const T* b = static_cast<const T*>(tile.b[l]) + j * (kOuter ? 1 : kKr);
         for (int64_t p = 0; p < tile.k; ++p) {
-          const int64_t at = kColumns ? p / kKr * tile.lda + p % kKr : p;
-          sum += static_cast<Acc>(a[at]) * static_cast<Acc>(b[p / kKr * kNr * kKr + p % kKr]);
+          const int64_t a_at = kOuter ? p / kKr * tile.lda + p % kKr : p;
+          const int64_t b_at = kOuter ? p * tile.ldb : p / kKr * kNr * kKr + p % kKr;
+          sum += static_cast<Acc>(a[a_at]) * static_cast<Acc>(b[b_at]);
         }
       }
       Acc& c = static_cast<Acc*>(tile.c)[i * tile.ldc + j];
