@@ -15,8 +15,31 @@ __attribute__((always_inline)) inline void add_outer(Accumulators<kRows>& c, con
   }
 }
 
-template <bool kOuter>
 struct F32 {
+  template <int kRows>
+  static void run(const GemmTile& tile) {
+    Accumulators<kRows> c;
+    Fetches fetches(tile);
+    for (int64_t i = 0; i < tile.batch; ++i) {
+      const auto* a = static_cast<const float*>(tile.a[i]);
+      const auto* b = static_cast<const float*>(tile.b[i]);
+      const auto step = [&](int64_t p) __attribute__((always_inline)) {
+        add_outer(c, a + p, tile.lda, _mm512_loadu_ps(b + p * kNr),
+                  _mm512_loadu_ps(b + p * kNr + 16));
+      };
+      const int64_t even = tile.k / 2 * 2;
+      for (int64_t p = 0; p < even; p += 2) {
+        fetches.step();
+        step(p);
+        step(p + 1);
+      }
+      if (even < tile.k) step(even);
+    }
+    c.store(tile);
+  }
+};
+
+struct F32Outer {
   template <int kRows>
   static void run(const GemmTile& tile) {
     Accumulators<kRows> c(tile);
@@ -24,15 +47,11 @@ struct F32 {
     for (int64_t i = 0; i < tile.batch; ++i) {
       const auto* a = static_cast<const float*>(tile.a[i]);
       const auto* b = static_cast<const float*>(tile.b[i]);
-      const int64_t ldb = kOuter ? tile.ldb : kNr;
 #pragma GCC unroll 2
-      for (int64_t p = 0; p < tile.k; ++p, b += ldb) {
-        if constexpr (kOuter) {
-          _mm_prefetch(ahead, _MM_HINT_T1);
-          ahead += tile.ahead_step;
-        }
-        add_outer(c, a + (kOuter ? p * tile.lda : p), kOuter ? 1 : tile.lda, _mm512_loadu_ps(b),
-                  _mm512_loadu_ps(b + 16));
+      for (int64_t p = 0; p < tile.k; ++p, a += tile.lda, b += tile.ldb) {
+        _mm_prefetch(ahead, _MM_HINT_T1);
+        ahead += tile.ahead_step;
+        add_outer(c, a, 1, _mm512_loadu_ps(b), _mm512_loadu_ps(b + 16));
       }
     }
     c.store(tile);
@@ -56,7 +75,8 @@ struct Bf16 {
   static void run(const GemmTile& tile) {
     alignas(64) float wide[kRows][kBlock];
     const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xffff0000));
-    Accumulators<kRows> c(tile);
+    Accumulators<kRows> c;
+    Fetches fetches(tile);
     for (int64_t i = 0; i < tile.batch; ++i) {
       const auto* a = static_cast<const uint16_t*>(tile.a[i]);
       const auto* b = static_cast<const uint16_t*>(tile.b[i]);
@@ -64,6 +84,7 @@ struct Bf16 {
         const int64_t k = tile.k - begin < kBlock ? tile.k - begin : kBlock;
         for (int r = 0; r < kRows; ++r) widen(a + r * tile.lda + begin, k, wide[r]);
         for (int64_t p = 0; p < k; p += 2, b += 2 * kNr) {
+          if (p % 4 == 0) fetches.step();
           const __m512i lo = _mm512_loadu_si512(b), hi = _mm512_loadu_si512(b + kNr);
           add_outer(c, &wide[0][p], kBlock, _mm512_castsi512_ps(_mm512_slli_epi32(lo, 16)),
                     _mm512_castsi512_ps(_mm512_slli_epi32(hi, 16)));
@@ -87,8 +108,8 @@ constinit const GemmKernel gemm_f32_f32_f32_14x32_avx512{"gemm_f32_f32_f32_14x32
                                                          kNr,
                                                          1,
                                                          1,
-                                                         dispatch_rows<F32<false>>,
-                                                         dispatch_rows<F32<true>>};
+                                                         dispatch_rows<F32>,
+                                                         dispatch_rows<F32Outer>};
 constinit const GemmKernel gemm_bf16_bf16_f32_14x32k2_avx512{"gemm_bf16_bf16_f32_14x32k2_avx512",
                                                              Isa::avx512,
                                                              DType::bf16,

@@ -14,13 +14,14 @@ template <int kRows>
 struct Accumulators {
   __m512 lo[kRows], hi[kRows];  // columns 0..15, 16..31
 
-  /// Zero. The C that they will be added to is fetched meanwhile.
-  __attribute__((always_inline)) explicit Accumulators(const GemmTile& tile) {
-    const auto* row = static_cast<const float*>(tile.c);
+  __attribute__((always_inline)) Accumulators() {
 #pragma GCC unroll 14
-    for (int r = 0; r < kRows; ++r, row += tile.ldc) {
-      lo[r] = hi[r] = _mm512_setzero_ps();
-      if (!tile.accumulate) continue;
+    for (int r = 0; r < kRows; ++r) lo[r] = hi[r] = _mm512_setzero_ps();
+  }
+  /// Zero. The C that they will be added to is fetched meanwhile.
+  __attribute__((always_inline)) explicit Accumulators(const GemmTile& tile) : Accumulators() {
+    const auto* row = static_cast<const float*>(tile.c);
+    for (int r = 0; tile.accumulate && r < kRows; ++r, row += tile.ldc) {
       _mm_prefetch(row, _MM_HINT_T0);
       _mm_prefetch(row + 16, _MM_HINT_T0);
     }
@@ -42,6 +43,34 @@ struct Accumulators {
       _mm512_mask_storeu_ps(c + 16, in_hi, sum_hi);
     }
   }
+};
+
+/// What a tile fetches while it multiplies: its rows of C, which it needs at the end, and the B of a
+/// later tile. A little a step, since all rows of C at once hold up the loads of A and B: together
+/// with `ahead` this makes f32 at 2048³ 1.15 times and bf16 1.2 times as fast (Zen 5).
+class Fetches {
+ public:
+  __attribute__((always_inline)) explicit Fetches(const GemmTile& tile)
+      : c_(static_cast<const float*>(tile.c)),
+        ldc_(tile.ldc),
+        rows_(tile.m),
+        ahead_(static_cast<const char*>(tile.ahead == nullptr ? tile.b[0] : tile.ahead)),
+        step_(tile.ahead_step) {}
+
+  /// Once for each 2·kr of k.
+  __attribute__((always_inline)) void step() {
+    _mm_prefetch(c_, _MM_HINT_T0);
+    _mm_prefetch(c_ + 16, _MM_HINT_T0);
+    c_ += --rows_ > 0 ? ldc_ : 0;
+    _mm_prefetch(ahead_, _MM_HINT_T1);
+    ahead_ += step_;
+  }
+
+ private:
+  const float* c_;
+  int64_t ldc_, rows_;
+  const char* ahead_;
+  int64_t step_;
 };
 
 /// Calls Kernel::run<m>: a tile with fewer rows neither reads nor writes those that are missing.

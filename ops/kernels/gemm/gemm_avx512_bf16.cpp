@@ -31,13 +31,21 @@ __attribute__((always_inline)) inline void add_pairs(Accumulators<kRows>& c, con
 struct Bf16 {
   template <int kRows>
   static void run(const GemmTile& tile) {
-    Accumulators<kRows> c(tile);
+    Accumulators<kRows> c;
+    Fetches fetches(tile);
     for (int64_t i = 0; i < tile.batch; ++i) {
       const auto* a = static_cast<const uint16_t*>(tile.a[i]);
       const auto* b = static_cast<const uint16_t*>(tile.b[i]);
-#pragma GCC unroll 2
-      for (int64_t p = 0; p < tile.k; p += 2, b += 2 * kNr)
-        add_pairs(c, a + p, tile.lda, load_pairs(b), load_pairs(b + kNr));
+      const auto step = [&](int64_t p) __attribute__((always_inline)) {
+        add_pairs(c, a + p, tile.lda, load_pairs(b + p * kNr), load_pairs(b + p * kNr + kNr));
+      };
+      const int64_t even = tile.k / 4 * 4;
+      for (int64_t p = 0; p < even; p += 4) {
+        fetches.step();
+        step(p);
+        step(p + 2);
+      }
+      if (even < tile.k) step(even);
     }
     c.store(tile);
   }

@@ -36,7 +36,8 @@ struct GemmTile {
   int64_t lda;           // by columns: from a group of kr columns to the next
   const void* const* b;  // batch pointers to packed panels, or to B_i[0][0]
   int64_t ldb = 0;       // B by rows only
-  /// Outer products only: a cache line to be fetched to L2 for each kr of k, ahead_step bytes on.
+  /// A cache line to be fetched to L2 for each 2·kr of k (outer products: each kr; not null),
+  /// ahead_step bytes on.
   const void* ahead = nullptr;
   int64_t ahead_step = 0;
   void* c;  // [m][n], row r starts r·ldc elements on
