@@ -1,8 +1,9 @@
 #include "quern/ops/pack_cache.h"
 
-#include <algorithm>
+#include <iterator>
 #include <list>
 #include <mutex>
+#include <unordered_map>
 
 namespace quern {
 namespace {
@@ -38,6 +39,7 @@ class Cache {
     if (entry == entries_.end()) {
       forget_dead();
       entries_.push_front({key, version, source, nullptr});
+      by_storage_.emplace(key.storage, entries_.begin());
       ++stats_.misses;
       trim();
       return nullptr;
@@ -71,6 +73,7 @@ class Cache {
 
   void clear() {
     const std::lock_guard lock(mutex_);
+    by_storage_.clear();
     entries_.clear();
     stats_ = {};
   }
@@ -84,10 +87,12 @@ class Cache {
  private:
   using Entries = std::list<Entry>;  // most recently used first
 
-  // A few hundred entries: walking them is nothing beside the product that follows.
+  // A network asks for its weights in turn, so that the one wanted is always the least recently used
+  // of them: walking the list took 1% of the inference of one image.
   Entries::iterator at(const Key& key) {
-    return std::find_if(entries_.begin(), entries_.end(),
-                        [&](const Entry& e) { return e.key == key; });
+    for (auto [i, end] = by_storage_.equal_range(key.storage); i != end; ++i)
+      if (i->second->key == key) return i->second;
+    return entries_.end();
   }
   void drop_copy(Entry& entry) {
     if (!entry.copy) return;
@@ -97,6 +102,9 @@ class Cache {
   }
   Entries::iterator erase(Entries::iterator entry) {
     drop_copy(*entry);
+    auto place = by_storage_.equal_range(entry->key.storage).first;
+    while (place->second != entry) ++place;
+    by_storage_.erase(place);
     return entries_.erase(entry);
   }
   void forget_dead() {
@@ -111,6 +119,7 @@ class Cache {
 
   std::mutex mutex_;
   Entries entries_;
+  std::unordered_multimap<uint64_t, Entries::iterator> by_storage_;
   PackCacheStats stats_{};
   int64_t max_entries_ = 512, max_bytes_ = int64_t{1} << 30;
 };
