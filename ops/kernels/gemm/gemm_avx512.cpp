@@ -24,6 +24,7 @@ struct F32 {
       const auto* a = static_cast<const float*>(tile.a[i]);
       const auto* b = static_cast<const float*>(tile.b[i]);
       const auto step = [&](int64_t p) __attribute__((always_inline)) {
+        fetch_row(b + p * kNr);
         add_outer(c, a + p, tile.lda, _mm512_loadu_ps(b + p * kNr),
                   _mm512_loadu_ps(b + p * kNr + 16));
       };

@@ -37,6 +37,7 @@ struct Bf16 {
       const auto* a = static_cast<const uint16_t*>(tile.a[i]);
       const auto* b = static_cast<const uint16_t*>(tile.b[i]);
       const auto step = [&](int64_t p) __attribute__((always_inline)) {
+        fetch_row(b + p * kNr);
         add_pairs(c, a + p, tile.lda, load_pairs(b + p * kNr), load_pairs(b + p * kNr + kNr));
       };
       const int64_t even = tile.k / 4 * 4;
