@@ -80,6 +80,13 @@ void store(float* p, Vec<float, Arch> v) {
 }
 template <class Arch>
 void store(bfloat16* p, Vec<bfloat16, Arch> v) {
+#ifdef __AVX512BF16__
+  if constexpr (kLanes<float, Arch> == 16) {  // subnormals become zero
+    const __m256bh half = _mm512_cvtneps_pbh(v.data);
+    __builtin_memcpy(static_cast<void*>(p), &half, sizeof(half));
+    return;
+  }
+#endif
   using Bits = typename Native<uint32_t, kLanes<float, Arch>>::type;
   const Bits bits = (Bits)v.data, high = bits >> 16;
   const Bits rounded = (bits + 0x7fff + (high & 1)) >> 16, quiet = high | 0x40;

@@ -19,7 +19,7 @@ namespace {
 std::vector<const CopyKernel*> enabled() {
   std::vector<const CopyKernel*> kernels{&conv_copy_portable};
 #ifdef __x86_64__
-  for (const CopyKernel* kernel : {&conv_copy_avx2, &conv_copy_avx512})
+  for (const CopyKernel* kernel : {&conv_copy_avx2, &conv_copy_avx512, &conv_copy_avx512_bf16})
     if (isa_enabled(kernel->isa)) kernels.push_back(kernel);
 #endif
   return kernels;

@@ -1,4 +1,6 @@
 // What a cell of the gradient of the weight copies and packs of a block of pixels.
+#include <algorithm>
+
 #include "quern/ops/kernels/conv/brgemm_wgrad_outer.h"
 
 namespace quern::kernels {
@@ -7,7 +9,21 @@ namespace quern::kernels {
 template <class T>
 typename OuterWgrad<T>::Source OuterWgrad<T>::pack(const Cell& cell, const Block& block,
                                                    const Memory& memory) const {
-  const Source x = copy_x(cell, block, memory.x), dy = copy_dy(cell, block, memory.dy);
+  const Source dy = copy_dy(cell, block, memory.dy);
+  if (x_is_a_ && copies_by_rows(block)) {
+    const int64_t some = p_.ow % gemm_.kr == 0 ? 1 : gemm_.kr;
+    for (int64_t n = 0; n < block.images; ++n)
+      for (int64_t row = 0; row < block.rows; row += some) {
+        const Block rows{.image = block.image + n,
+                         .images = 1,
+                         .row = block.row + row,
+                         .rows = std::min(some, block.rows - row)};
+        pack_columns(cell, block, copy_x(cell, rows, memory.x), pixels(rows),
+                     (n * block.rows + row) * p_.ow, memory.a);
+      }
+    return dy;
+  }
+  const Source x = copy_x(cell, block, memory.x);
   pack_a(cell, block, x_is_a_ ? x : dy, memory.a);
   return x_is_a_ ? dy : x;
 }
@@ -47,33 +63,37 @@ typename OuterWgrad<T>::Source OuterWgrad<T>::copy_dy(const Cell& cell, const Bl
 /// rows of them, of the zero-padded copy of x if the row of taps is to be an offset.
 template <class T>
 void OuterWgrad<T>::pack_a(const Cell& cell, const Block& block, const Source& source, T* a) const {
-  const int64_t columns = a_columns(block);
-  const auto pack = [&](const T* from, int64_t pixel, int64_t count, int64_t column) {
-    pack_panels(gemm_, {.src = from,
-                        .src_stride = pixel,
-                        .rows = count,
-                        .cols = cell.rows.size,
-                        .dst = a + column * kPitch,
-                        .panel_stride = columns * kPitch,
-                        .width = even_piece(cell.rows.size, gemm_.mr),
-                        .pitch = kPitch});
+  const auto pack = [&](int64_t pixel, int64_t count, int64_t column) {
+    pack_columns(cell, block, {source.at + pixel * source.pixel, source.pixel}, count, column, a);
   };
-  if (linear_) return pack(source.at, source.pixel, pixels(block), 0);
+  if (linear_) return pack(0, pixels(block), 0);
   if (by_image_) {
     for (int64_t n = 0; n < block.images; ++n)
-      pack(source.at + n * block.rows * p_.ow * source.pixel, source.pixel, block.rows * p_.ow,
-           n * image_columns(block));
-    return;
+      pack(n * block.rows * p_.ow, block.rows * p_.ow, n * image_columns(block));
+  } else if (!x_is_a_) {
+    for (int64_t i = 0; i < block.images * block.rows; ++i) pack(i * p_.ow, p_.ow, i * width_);
+  } else {  // one plane of x, all taps of a row side by side
+    const Scratch layout = scratch(block);
+    for (int64_t i = 0; i < block.images * layout.planes_y * layout.height; ++i)
+      pack_columns(cell, block,
+                   {source.at + i * layout.width * source.pixel + cell.rows.begin,
+                    x_axes_[0].stretch * source.pixel},
+                   p_.ow, i * width_, a);
   }
-  if (!x_is_a_) {
-    for (int64_t i = 0; i < block.images * block.rows; ++i)
-      pack(source.at + i * p_.ow * source.pixel, source.pixel, p_.ow, i * width_);
-    return;
-  }
-  const Scratch layout = scratch(block);  // one plane of x, all taps of a row side by side
-  for (int64_t i = 0; i < block.images * layout.planes_y * layout.height; ++i)
-    pack(source.at + i * layout.width * source.pixel + cell.rows.begin,
-         x_axes_[0].stretch * source.pixel, p_.ow, i * width_);
+}
+
+/// Some pixels to the columns from `column` on.
+template <class T>
+void OuterWgrad<T>::pack_columns(const Cell& cell, const Block& block, const Source& source,
+                                 int64_t count, int64_t column, T* a) const {
+  pack_panels(gemm_, {.src = source.at,
+                      .src_stride = source.pixel,
+                      .rows = count,
+                      .cols = cell.rows.size,
+                      .dst = a + column * kPitch,
+                      .panel_stride = a_columns(block) * kPitch,
+                      .width = even_piece(cell.rows.size, gemm_.mr),
+                      .pitch = kPitch});
 }
 
 template OuterWgrad<bfloat16>::Source OuterWgrad<bfloat16>::pack(const Cell&, const Block&,

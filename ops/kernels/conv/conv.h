@@ -14,8 +14,8 @@
 //    (gemm/gemm_kernel.h) adds up the products of all taps, and the tile is stored.
 // 5. Backward, the closure that conv2d recorded asks for dgrad, the gradient of x: steps 2 to 4
 //    with dy as the source and other taps, one set for each remainder of a pixel modulo the stride;
-//    and for wgrad, the gradient of the weight (brgemm_wgrad.cpp): the same micro-kernel summing
-//    over pixels instead of channels.
+//    and for wgrad, the gradient of the weight (brgemm_wgrad_outer.cpp where channels are innermost,
+//    else brgemm_wgrad.cpp): the same micro-kernel summing over pixels instead of channels.
 //
 // Around them: work.h cuts work into cells by shape alone; copy_kernel.h holds the vector loops
 // under pack.h, an instruction set a record; conv_bias_grad.cpp sums dy.

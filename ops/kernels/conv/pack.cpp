@@ -18,6 +18,7 @@ void visit_item(int64_t item, F f) {
 
 const CopyKernel& copy_kernel() {
 #ifdef __x86_64__
+  if (isa_enabled(Isa::avx512_bf16)) return conv_copy_avx512_bf16;
   if (isa_enabled(Isa::avx512)) return conv_copy_avx512;
   if (isa_enabled(Isa::avx2)) return conv_copy_avx2;
 #endif

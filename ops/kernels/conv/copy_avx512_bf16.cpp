@@ -1,0 +1,11 @@
+// AVX-512's loops, but rounding to bf16 is one instruction instead of nine.
+#include "quern/ops/kernels/conv/copy_simd.h"
+
+namespace quern::kernels {
+
+using Arch = xsimd::avx512bw;
+
+constinit const CopyKernel conv_copy_avx512_bf16 =
+    copy_kernel<Arch>("conv_copy_avx512_bf16", Isa::avx512_bf16);
+
+}  // namespace quern::kernels
