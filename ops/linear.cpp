@@ -2,7 +2,6 @@
 
 #include "quern/autograd/node.h"
 #include "quern/ops/autocast.h"
-#include "quern/ops/kernels/gemm/gemm_registry.h"
 #include "quern/ops/kernels/reduce/row_registry.h"
 #include "quern/ops/matrix.h"
 #include "quern/ops/pack_cache.h"
@@ -12,7 +11,7 @@ namespace quern {
 namespace {
 
 constexpr std::string_view kOp = "linear";
-using kernels::GemmKernel, kernels::GemmOperand, kernels::GemmProblem;
+using kernels::GemmOperand, kernels::GemmProblem;
 
 /// [..., n] as [rows, n].
 Tensor as_rows(const Tensor& t) {
@@ -25,10 +24,14 @@ Tensor as_rows(const Tensor& t) {
 void multiply_by_weight(std::string_view name, const Tensor& a, const Tensor& weight,
                         const GemmOperand& b, const Tensor& bias, const Tensor& c) {
   VerboseOp line(name);
-  const GemmKernel& kernel = kernels::select_gemm_kernel(a.dtype());
+  const auto [kernel, bf16_terms] = select_multiplier(a.dtype());
   const int64_t k = a.size(1), n = c.size(1);
-  const auto panels = packed_copy(weight, name, kernel, kernels::packed_b_bytes(kernel, k, n),
-                                  [&](void* to) { kernels::pack_gemm_b(kernel, b, k, n, to); });
+  const auto panels =
+      packed_copy(weight, name, kernel, kernels::packed_b_bytes(kernel, k, n, bf16_terms),
+                  [&, &kernel = kernel, bf16_terms = bf16_terms](void* to) {
+                    kernels::pack_gemm_b(kernel, b, k, n, to, bf16_terms);
+                  },
+                  {bf16_terms});
   const GemmProblem problem{.m = a.size(0),
                             .n = n,
                             .k = k,
@@ -38,7 +41,8 @@ void multiply_by_weight(std::string_view name, const Tensor& a, const Tensor& we
                             .c = c.raw(),
                             .c_dtype = c.dtype(),
                             .c_row_stride = n,
-                            .bias = bias.defined() ? bias.raw() : nullptr};
+                            .bias = bias.defined() ? bias.raw() : nullptr,
+                            .bf16_terms = bf16_terms};
   report(line, kernel, problem);
   kernels::gemm(kernel, problem);
 }
@@ -46,7 +50,7 @@ void multiply_by_weight(std::string_view name, const Tensor& a, const Tensor& we
 /// dyᵀ·x
 Tensor weight_gradient(const Tensor& dy, const Tensor& x) {
   VerboseOp line("linear_bwd_weights");
-  const GemmKernel& kernel = kernels::select_gemm_kernel(x.dtype());
+  const auto [kernel, bf16_terms] = select_multiplier(x.dtype());
   const Tensor dweight = empty({dy.size(1), x.size(1)}, kernel.c);
   const GemmProblem problem{.m = dy.size(1),
                             .n = x.size(1),
@@ -55,7 +59,8 @@ Tensor weight_gradient(const Tensor& dy, const Tensor& x) {
                             .b = operand(x),
                             .c = dweight.raw(),
                             .c_dtype = kernel.c,
-                            .c_row_stride = x.size(1)};
+                            .c_row_stride = x.size(1),
+                            .bf16_terms = bf16_terms};
   report(line, kernel, problem);
   kernels::gemm(kernel, problem);
   return dweight;

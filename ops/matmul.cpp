@@ -4,7 +4,6 @@
 
 #include "quern/autograd/node.h"
 #include "quern/ops/autocast.h"
-#include "quern/ops/kernels/gemm/gemm_registry.h"
 #include "quern/ops/matrix.h"
 #include "quern/tensor/raw.h"
 
@@ -44,17 +43,17 @@ bool absorb(const Loop& l, GemmProblem& p) {
   return true;
 }
 
-/// Runs `p` at each step of `loops`, outermost first. Steps that don't move in c add to it.
-void run(const GemmKernel& kernel, GemmProblem p, std::span<const Loop> loops) {
+/// Runs `p`, of operands of `dtype`, at each step of `loops`, outermost first. Steps that don't move in c add to it.
+void run(const GemmKernel& kernel, DType dtype, GemmProblem p, std::span<const Loop> loops) {
   if (loops.empty()) return kernels::gemm(kernel, p);
   const Loop& l = loops.front();
   const auto move = [](const void* data, int64_t elements, DType dtype) {
     return static_cast<const std::byte*>(data) + elements * itemsize(dtype);
   };
   for (int64_t i = 0; i < l.size; ++i) {
-    run(kernel, p, loops.subspan(1));
-    p.a.data = move(p.a.data, l.a, kernel.a);
-    p.b.data = move(p.b.data, l.b, kernel.b);
+    run(kernel, dtype, p, loops.subspan(1));
+    p.a.data = move(p.a.data, l.a, dtype);
+    p.b.data = move(p.b.data, l.b, dtype);
     p.c = static_cast<std::byte*>(p.c) + l.c * itemsize(p.c_dtype);
     p.accumulate = p.accumulate || l.c == 0;
   }
@@ -65,7 +64,7 @@ void run(const GemmKernel& kernel, GemmProblem p, std::span<const Loop> loops) {
 void multiply(std::string_view name, const Shape& batch, const Tensor& a, const Tensor& b,
               const Tensor& c) {
   VerboseOp line(name);
-  const GemmKernel& kernel = kernels::select_gemm_kernel(a.dtype());
+  const auto [kernel, bf16_terms] = select_multiplier(a.dtype());
   GemmProblem p{.m = a.size(-2),
                 .n = b.size(-1),
                 .k = a.size(-1),
@@ -73,7 +72,8 @@ void multiply(std::string_view name, const Shape& batch, const Tensor& a, const 
                 .b = operand(b),
                 .c = c.raw(),
                 .c_dtype = c.dtype(),
-                .c_row_stride = c.stride(-2)};
+                .c_row_stride = c.stride(-2),
+                .bf16_terms = bf16_terms};
   const auto expanded = [&](const Tensor& t) {
     return raw::expand(t, with_matrix(batch, t.size(-2), t.size(-1))).strides();
   };
@@ -92,7 +92,7 @@ void multiply(std::string_view name, const Shape& batch, const Tensor& a, const 
   std::erase_if(loops, [&](const Loop& l) { return absorb(l, p); });
   std::reverse(loops.begin(), loops.end());
   report(line, kernel, p);
-  run(kernel, p, loops);
+  run(kernel, a.dtype(), p, loops);
 }
 
 Tensor transpose(const Tensor& t) { return raw::transpose(t, -2, -1); }

@@ -1,4 +1,5 @@
-// What linear and matmul share: tensors as operands of the GEMM driver, and its line of QUERN_VERBOSE.
+// What linear and matmul share: the choice of the arithmetic, tensors as operands of the GEMM driver,
+// and its line of QUERN_VERBOSE.
 #pragma once
 #include <fmt/format.h>
 
@@ -7,6 +8,17 @@
 #include "quern/tensor/verbose.h"
 
 namespace quern {
+
+/// What multiplies tensors of a dtype under the precision asked for (float32_matmul_precision.h):
+/// f32 by a kernel of its own, or of bf16 with bf16_terms as in GemmProblem.
+struct Multiplier {
+  const kernels::GemmKernel& kernel;
+  int bf16_terms;
+};
+Multiplier select_multiplier(DType dtype);
+
+/// For tests: takes bf16 to be so many times as fast as f32; 0: what it is on this CPU.
+void assume_bf16_speed(int times);
 
 /// The last two dimensions of `t`, whatever its strides.
 inline kernels::GemmOperand operand(const Tensor& t) {

@@ -28,6 +28,7 @@ struct Layout {
 struct Options {
   int64_t batch = 1;
   bool shared_b = false, packed_b = false, bias = false, accumulate = false, to_bf16 = false;
+  int bf16_terms = 0;
 };
 
 /// A problem with operands of its own, and its product in f64.
@@ -60,8 +61,9 @@ class Case {
     problem_.m = m, problem_.n = n, problem_.k = k, problem_.batch = options.batch;
     problem_.a = operand(m, k, layout.a_by_columns, options.batch);
     problem_.b = operand(k, n, layout.b_by_columns, b_batch);
-    a_ = storage(kernel.a, problem_.a, m, k, options.batch);
-    b_ = storage(kernel.b, problem_.b, k, n, b_batch);
+    const DType dtype = options.bf16_terms == 0 ? kernel.a : DType::f32;
+    a_ = storage(dtype, problem_.a, m, k, options.batch);
+    b_ = storage(dtype, problem_.b, k, n, b_batch);
     a_.fill_random(1), b_.fill_random(2), bias_.fill_random(3);
     problem_.a.data = a_.data(), problem_.b.data = b_.data();
 
@@ -71,9 +73,11 @@ class Case {
     problem_.c_dtype = c_dtype_;
     if (options.bias) problem_.bias = bias_.data();
     problem_.accumulate = options.accumulate;
+    problem_.bf16_terms = options.bf16_terms;
     if (options.packed_b) {
-      panels_ = std::make_unique<std::byte[]>(static_cast<size_t>(packed_b_bytes(kernel, k, n)));
-      pack_gemm_b(kernel, problem_.b, k, n, panels_.get());
+      panels_ = std::make_unique<std::byte[]>(
+          static_cast<size_t>(packed_b_bytes(kernel, k, n, options.bf16_terms)));
+      pack_gemm_b(kernel, problem_.b, k, n, panels_.get(), options.bf16_terms);
       problem_.packed_b = panels_.get();
       problem_.b.data = nullptr;
     }
@@ -95,7 +99,7 @@ class Case {
     for_each([&](int64_t l, int64_t i, int64_t j, int64_t at) {
       const Sum sum = expected(l, i, j);
       // bf16 is rounded once more, from a value that is off by the bound already.
-      double bound = sum.bound(kernel_.c, k_ + 2);
+      double bound = bound_of(sum);
       if (c_dtype_ == DType::bf16)
         bound += unit_roundoff(DType::bf16) * (std::fabs(sum.value) + bound);
       wrong += !(std::fabs(c_.get(at) - sum.value) <= bound);
@@ -111,6 +115,18 @@ class Case {
   }
 
  private:
+  /// With u = 2^-8 the roundoff of bf16, hi is off by u|x|, and hi + lo by u²|x|. One term: a product
+  /// is off by 2u + u². Two: what is left out is lo·lo, at most (u + u²)², and what a and b lack,
+  /// u²(1 + u) each; three products, of magnitudes (1 + u)(1 + 3u) together, are summed.
+  double bound_of(const Sum& sum) const {
+    const double u = unit_roundoff(DType::bf16);
+    if (options_.bf16_terms == 0) return sum.bound(kernel_.c, k_ + 2);
+    if (options_.bf16_terms == 1)
+      return (2 * u + u * u) * sum.magnitude + (1 + u) * (1 + u) * sum.bound(kernel_.c, k_ + 2);
+    const double left_out = (u + u * u) * (u + u * u) + 2 * u * u * (1 + u) + u * u * u * u;
+    return left_out * sum.magnitude + (1 + u) * (1 + 3 * u) * sum.bound(kernel_.c, 3 * k_ + 2);
+  }
+
   static constexpr double kBefore = 0.375;
 
   template <class F>
@@ -193,6 +209,25 @@ TEST_CASE("gemm runs batches, with a B of each or one for all, packed now or bef
     Case(kernel, 7, 19, 33, {false, true, 1}, {.batch = 5, .shared_b = true}).check();
     Case(kernel, 7, 79, 1030, {false, true, 1}, {.batch = 2, .shared_b = true, .packed_b = true})
         .check();
+  });
+}
+
+TEST_CASE("gemm multiplies f32 as one or as three products of bf16") {
+  for_each_kernel([](const GemmKernel& kernel) {
+    if (kernel.a != DType::bf16) return;
+    for (int terms : {1, 2}) {
+      for (const Layout& layout : {kPlain, {true, false, 3}, {false, true, 2}, {true, true, 1}})
+        for (auto [m, n, k] : {std::array<int64_t, 3>{1, 1, 1}, {kernel.mr + 1, kernel.nr + 3, 33}})
+          Case(kernel, m, n, k, layout, {.bf16_terms = terms}).check();
+      // Several blocks of k, and what else a product may have.
+      Case(kernel, 5, 35, 2100, {false, true, 1},
+           {.batch = 2, .bias = true, .accumulate = true, .bf16_terms = terms})
+          .check();
+      Case(kernel, 7, 79, 600, kPlain,
+           {.batch = 2, .shared_b = true, .packed_b = true, .to_bf16 = true, .bf16_terms = terms})
+          .check();
+      Case(kernel, 3, 5, 0, kPlain, {.bf16_terms = terms}).check();
+    }
   });
 }
 

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <iterator>
 #include <optional>
 
+#include "quern/ops/kernels/conv/pack.h"
 #include "quern/ops/kernels/gemm/gemm_registry.h"
 #include "quern/tensor/dtype.h"
 #include "quern/tensor/parallel.h"
@@ -66,10 +68,42 @@ struct Blocks {
   }
 };
 
+/// What a tile's batch multiplies: terms of A and of B. The first entries serve one term.
+struct TermProduct {
+  int a, b;
+};
+constexpr TermProduct kTermProducts[] = {{0, 0}, {0, 1}, {1, 0}};
+
+/// Packed copies that an operand has.
+int copies(int bf16_terms) { return std::max(bf16_terms, 1); }
+int products(int bf16_terms) { return bf16_terms == 2 ? 3 : 1; }
+
+DType operand_dtype(DType of_kernel, int bf16_terms) {
+  return bf16_terms == 0 ? of_kernel : DType::f32;
+}
+
+/// x ≈ hi = bf16(x), or hi + lo with lo = bf16(x - hi): that term of n elements, `stride` apart.
+void make_term(const float* x, int64_t stride, int64_t n, int term, bfloat16* to) {
+  constexpr int64_t kBlock = 512;
+  float block[kBlock];
+  for (int64_t first = 0; first < n; first += kBlock, to += kBlock) {
+    const int64_t count = std::min(kBlock, n - first);
+    const float* from = x + first * stride;
+    if (stride != 1)
+      for (int64_t i = 0; i < count; ++i) block[i] = from[i * stride];
+    else if (term != 0) std::copy_n(from, count, block);
+    const float* values = stride == 1 && term == 0 ? from : block;
+    store_rows(values, count, to, count, 1, count);
+    if (term == 0) continue;
+    for (int64_t i = 0; i < count; ++i) block[i] -= static_cast<float>(to[i]);
+    store_rows(block, count, to, count, 1, count);
+  }
+}
+
 /// Whether tiles may read A where it lies: rows dense, whole multiples of k, and not so far apart
 /// that all rows of a tile fall into the same few sets of L1 (a set repeats every 4 KiB).
 bool usable_in_place(const GemmKernel& kernel, const GemmProblem& p) {
-  if (p.a.col_stride != 1 || p.k % kernel.k_multiple != 0) return false;
+  if (p.bf16_terms != 0 || p.a.col_stride != 1 || p.k % kernel.k_multiple != 0) return false;
   return p.m <= 4 || p.a.row_stride * itemsize(kernel.a) % 2048 != 0;
 }
 
@@ -87,6 +121,15 @@ void pack_a(const T* a, int64_t row_stride, int64_t col_stride, int64_t m, int64
         for (int64_t i = first; i < last; ++i) to[i * ld + p] = a[i * row_stride + p * col_stride];
     }
     for (int64_t i = first; i < last; ++i) std::fill(to + i * ld + k, to + i * ld + padded_k, T{});
+  }
+}
+
+/// The same of a term of f32.
+void pack_a_term(const float* a, int64_t row_stride, int64_t col_stride, int64_t m, int64_t k,
+                 int64_t padded_k, int term, bfloat16* to, int64_t ld) {
+  for (int64_t i = 0; i < m; ++i, a += row_stride, to += ld) {
+    make_term(a, col_stride, k, term, to);
+    std::fill(to + k, to + padded_k, bfloat16());
   }
 }
 
@@ -145,7 +188,7 @@ class Cell {
     if (!usable_in_place(kernel, p)) {
       // One cache line more than a block: rows must not start in the same sets of L1.
       packed_ld_ = blocks.kc + 64 / itemsize(kernel.a);
-      packed_a_.emplace(m_ * packed_ld_ * itemsize(kernel.a));
+      packed_a_.emplace(copies(p.bf16_terms) * m_ * packed_ld_ * itemsize(kernel.a));
     }
     if (!writes_directly(kernel, p)) {
       // Sums over one block of k need a tile, over several the whole cell.
@@ -168,7 +211,7 @@ class Cell {
         for (int64_t i = 0; i < m_; i += kernel_.mr) {
           const int64_t quarter = i / kernel_.mr;
           const bool fetches = next != nullptr && quarter < 4;
-          multiply(a, panel(p0, j), depth, k, i, j,
+          multiply(a, depth, k, i, j,
                    fetches ? next + quarter * k * kernel_.nr / 4 * itemsize(kernel_.b) : nullptr);
         }
       }
@@ -179,11 +222,13 @@ class Cell {
   struct Rows {
     const void* data;
     int64_t ld;
+    int64_t term;  // elements from a term to the next
   };
 
-  /// B from row p and column j of the cell.
-  const std::byte* panel(int64_t p, int64_t j) const {
-    return at(panels_, (j0_ + j) / kernel_.nr * panel_elements(kernel_, p_.k) + p * kernel_.nr,
+  /// B from row p and column j of the cell; bf16 terms lie one packed matrix after the other.
+  const std::byte* panel(int64_t p, int64_t j, int term = 0) const {
+    const int64_t panels = term * panel_count(kernel_, p_.n) + (j0_ + j) / kernel_.nr;
+    return at(panels_, panels * panel_elements(kernel_, p_.k) + p * kernel_.nr,
               itemsize(kernel_.b));
   }
 
@@ -191,26 +236,36 @@ class Cell {
   Rows rows_of_a(int64_t p0, int64_t k) const {
     const void* a =
         at(p_.a.data, batch_ * p_.a.batch_stride + i0_ * p_.a.row_stride + p0 * p_.a.col_stride,
-           itemsize(kernel_.a));
-    if (!packed_a_) return {a, p_.a.row_stride};
-    visit_floating("gemm", kernel_.a, [&]<class T>(std::type_identity<T>) {
-      pack_a(static_cast<const T*>(a), p_.a.row_stride, p_.a.col_stride, m_, std::min(k, p_.k - p0),
-             k, packed_a_->as<T>(), packed_ld_);
-    });
-    return {packed_a_->as<void>(), packed_ld_};
+           itemsize(operand_dtype(kernel_.a, p_.bf16_terms)));
+    if (!packed_a_) return {a, p_.a.row_stride, 0};
+    const int64_t term_items = m_ * packed_ld_;
+    const int64_t filled = std::min(k, p_.k - p0);
+    for (int term = 0; term < p_.bf16_terms; ++term)
+      pack_a_term(static_cast<const float*>(a), p_.a.row_stride, p_.a.col_stride, m_, filled, k,
+                  term, packed_a_->as<bfloat16>() + term * term_items, packed_ld_);
+    if (p_.bf16_terms == 0)
+      visit_floating("gemm", kernel_.a, [&]<class T>(std::type_identity<T>) {
+        pack_a(static_cast<const T*>(a), p_.a.row_stride, p_.a.col_stride, m_, filled, k,
+               packed_a_->as<T>(), packed_ld_);
+      });
+    return {packed_a_->as<void>(), packed_ld_, term_items};
   }
 
   /// One tile, at row i and column j of the cell: a block of k, and after the last what finishes C.
-  void multiply(const Rows& a, const void* b, int64_t depth, int64_t k, int64_t i, int64_t j,
+  void multiply(const Rows& a, int64_t depth, int64_t k, int64_t i, int64_t j,
                 const void* ahead) const {
-    const void* rows = at(a.data, i * a.ld, itemsize(kernel_.a));
+    const void *rows[std::size(kTermProducts)], *b[std::size(kTermProducts)];
+    for (int t = 0; t < products(p_.bf16_terms); ++t) {
+      rows[t] = at(a.data, kTermProducts[t].a * a.term + i * a.ld, itemsize(kernel_.a));
+      b[t] = panel(depth * blocks_.kc, j, kTermProducts[t].b);
+    }
     GemmTile tile{.m = std::min<int64_t>(kernel_.mr, m_ - i),
                   .n = std::min<int64_t>(kernel_.nr, n_ - j),
                   .k = k,
-                  .batch = 1,
-                  .a = &rows,
+                  .batch = products(p_.bf16_terms),
+                  .a = rows,
                   .lda = a.ld,
-                  .b = &b,
+                  .b = b,
                   .ahead = ahead,
                   .ahead_step = ahead == nullptr ? 0 : 64,
                   .c = nullptr,
@@ -245,44 +300,66 @@ void write_zeros(const GemmKernel& kernel, const GemmProblem& p) {
   for (int64_t l = 0; l < p.batch; ++l) finish(kernel, p, l, 0, 0, p.m, p.n, zeros.as<void>(), 0);
 }
 
-/// Packs B of `batch` products one after the other: cells are panels, long ones cut along k.
+/// One panel of a term of k×n f32.
+void pack_term_panel(const GemmKernel& kernel, const float* b, const GemmOperand& strides,
+                     int64_t k, int64_t n, int term, void* panel) {
+  const Workspace terms(k * n * static_cast<int64_t>(sizeof(bfloat16)));
+  auto* to = terms.as<bfloat16>();
+  if (strides.row_stride == 1) {  // down columns, which are dense
+    for (int64_t j = 0; j < n; ++j) make_term(b + j * strides.col_stride, 1, k, term, to + j * k);
+    pack_b_panel(kernel, to, 1, k, k, n, panel);
+  } else {
+    for (int64_t p = 0; p < k; ++p)
+      make_term(b + p * strides.row_stride, strides.col_stride, n, term, to + p * n);
+    pack_b_panel(kernel, to, n, 1, k, n, panel);
+  }
+}
+
+/// Packs B of `batch` products, each its terms, one after the other: cells are panels, long ones
+/// cut along k.
 void pack_batch(const GemmKernel& kernel, const GemmOperand& b, int64_t batch, int64_t k, int64_t n,
-                void* panels) {
-  const int64_t depth = round_up(512, kernel.k_multiple), item = itemsize(kernel.b);
+                void* panels, int bf16_terms) {
+  const int64_t depth = round_up(512, kernel.k_multiple), terms = copies(bf16_terms);
   const int64_t depths = ceil_div(k, depth), count = panel_count(kernel, n);
-  parallel_cells(batch * count * depths, kernel.nr * std::min(depth, k), [&](int64_t cell) {
-    const int64_t l = cell / depths / count, panel = cell / depths % count,
-                  p = cell % depths * depth;
-    const int64_t j = panel * kernel.nr;
-    const void* from = at(b.data, l * b.batch_stride + p * b.row_stride + j * b.col_stride, item);
-    void* to = at(panels, (l * count + panel) * panel_elements(kernel, k) + p * kernel.nr, item);
-    pack_b_panel(kernel, from, b.row_stride, b.col_stride, std::min(depth, k - p),
-                 std::min<int64_t>(kernel.nr, n - j), to);
+  parallel_cells(batch * terms * count * depths, kernel.nr * std::min(depth, k), [&](int64_t cell) {
+    const int64_t matrix = cell / depths / count, panel = cell / depths % count,
+                  p = cell % depths * depth, j = panel * kernel.nr;
+    const void* from =
+        at(b.data, matrix / terms * b.batch_stride + p * b.row_stride + j * b.col_stride,
+           itemsize(operand_dtype(kernel.b, bf16_terms)));
+    void* to = at(panels, (matrix * count + panel) * panel_elements(kernel, k) + p * kernel.nr,
+                  itemsize(kernel.b));
+    const int64_t rows = std::min(depth, k - p), columns = std::min<int64_t>(kernel.nr, n - j);
+    if (bf16_terms == 0) pack_b_panel(kernel, from, b.row_stride, b.col_stride, rows, columns, to);
+    else
+      pack_term_panel(kernel, static_cast<const float*>(from), b, rows, columns,
+                      static_cast<int>(matrix % terms), to);
   });
 }
 
 }  // namespace
 
-int64_t packed_b_bytes(const GemmKernel& kernel, int64_t k, int64_t n) {
-  return panel_count(kernel, n) * panel_elements(kernel, k) * itemsize(kernel.b);
+int64_t packed_b_bytes(const GemmKernel& kernel, int64_t k, int64_t n, int bf16_terms) {
+  return copies(bf16_terms) * panel_count(kernel, n) * panel_elements(kernel, k) *
+         itemsize(kernel.b);
 }
 
-void pack_gemm_b(const GemmKernel& kernel, const GemmOperand& b, int64_t k, int64_t n,
-                 void* panels) {
-  pack_batch(kernel, b, 1, k, n, panels);
+void pack_gemm_b(const GemmKernel& kernel, const GemmOperand& b, int64_t k, int64_t n, void* panels,
+                 int bf16_terms) {
+  pack_batch(kernel, b, 1, k, n, panels, bf16_terms);
 }
 
 void gemm(const GemmKernel& kernel, const GemmProblem& p) {
   if (p.m == 0 || p.n == 0 || p.batch == 0) return;
   if (p.k == 0) return write_zeros(kernel, p);
-  const int64_t b_bytes = packed_b_bytes(kernel, p.k, p.n);
+  const int64_t b_bytes = packed_b_bytes(kernel, p.k, p.n, p.bf16_terms);
   const void* panels = p.packed_b;
   const bool shared = panels != nullptr || p.b.batch_stride == 0;
   std::optional<Workspace> packed;
   if (panels == nullptr) {
     const int64_t matrices = shared ? 1 : p.batch;
     packed.emplace(matrices * b_bytes);
-    pack_batch(kernel, p.b, matrices, p.k, p.n, packed->as<void>());
+    pack_batch(kernel, p.b, matrices, p.k, p.n, packed->as<void>(), p.bf16_terms);
     panels = packed->as<void>();
   }
   const Blocks blocks(kernel, p);

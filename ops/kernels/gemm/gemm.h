@@ -15,7 +15,7 @@ struct GemmOperand {
 struct GemmProblem {
   int64_t m, n, k;    // k = 0 is an empty sum: zeros
   int64_t batch = 1;  // products, each with a C of its own
-  GemmOperand a, b;   // of the kernel's dtypes
+  GemmOperand a, b;   // of the kernel's dtypes, or f32: see bf16_terms
   const void* packed_b =
       nullptr;    // what pack_gemm_b made of b, which then isn't read; batch_stride 0
   void* c;        // rows are dense
@@ -23,15 +23,19 @@ struct GemmProblem {
   int64_t c_row_stride, c_batch_stride = 0;
   const void* bias = nullptr;  // [n] of the kernel's c dtype, or null
   bool accumulate = false;     // false: C is written without being read
+  // 0, or for a bf16 kernel the number of bf16 that each f32 of a and b becomes when it is packed:
+  //   1  x ≈ hi:       A·B ≈ hi·hi
+  //   2  x ≈ hi + lo:  A·B ≈ hi·hi + hi·lo + lo·hi, three products of the batch-reduce contract
+  int bf16_terms = 0;
 };
 
 /// Runs in parallel, with the same bits for any number of threads.
 void gemm(const GemmKernel& kernel, const GemmProblem& problem);
 
 /// Bytes of a packed B[k×n].
-int64_t packed_b_bytes(const GemmKernel& kernel, int64_t k, int64_t n);
-/// Packs B[k×n] in parallel, for GemmProblem::packed_b.
-void pack_gemm_b(const GemmKernel& kernel, const GemmOperand& b, int64_t k, int64_t n,
-                 void* panels);
+int64_t packed_b_bytes(const GemmKernel& kernel, int64_t k, int64_t n, int bf16_terms = 0);
+/// Packs B[k×n] in parallel, for GemmProblem::packed_b of the same bf16_terms.
+void pack_gemm_b(const GemmKernel& kernel, const GemmOperand& b, int64_t k, int64_t n, void* panels,
+                 int bf16_terms = 0);
 
 }  // namespace quern::kernels
