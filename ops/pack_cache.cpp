@@ -5,6 +5,8 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "quern/autograd/grad_mode.h"
+
 namespace quern {
 namespace {
 
@@ -30,11 +32,10 @@ struct Entry {
 
 class Cache {
  public:
-  /// The kept copy, or null; then `keep` says whether the next one made is to be put().
+  /// The kept copy, or null; then `keep` becomes true if the next one made is to be put().
   std::shared_ptr<const Storage> find(const Key& key, uint64_t version,
                                       const std::shared_ptr<Storage>& source, bool& keep) {
     const std::lock_guard lock(mutex_);
-    keep = false;
     const auto entry = at(key);
     if (entry == entries_.end()) {
       forget_dead();
@@ -50,7 +51,7 @@ class Cache {
       return entry->copy;
     }
     ++stats_.misses;
-    keep = entry->version == version;
+    keep = keep || entry->version == version;
     drop_copy(*entry);
     entry->version = version;
     return nullptr;
@@ -137,7 +138,7 @@ std::shared_ptr<const Storage> packed_copy(const Tensor& weight, std::string_vie
   const Key key{weight.storage()->id(), weight.offset(), weight.shape(), weight.strides(),
                 weight.dtype(),         &kernel,         layout,         parameters};
   const uint64_t version = weight.version();
-  bool keep = false;
+  bool keep = !grad_enabled();
   if (auto kept = cache().find(key, version, weight.storage(), keep)) return kept;
   auto copy = std::make_shared<Storage>(bytes);
   pack(copy->data());

@@ -5,6 +5,7 @@
 #include <thread>
 #include <vector>
 
+#include "quern/autograd/grad_mode.h"
 #include "quern/ops/kernels/gemm/gemm_registry.h"
 #include "quern/tensor/raw.h"
 
@@ -59,6 +60,18 @@ TEST_CASE("a packed copy is kept from the second time, until the weight changes"
   CHECK(ask(weight, 6) == Asked{5, false});
   CHECK(pack_cache_stats().hits == 2);
   CHECK(pack_cache_stats().misses == 4);
+}
+
+TEST_CASE("a packed copy is kept at once where no gradients are recorded") {
+  const Fresh fresh;
+  const NoGradGuard no_grad;
+  const Tensor weight = zeros({4});
+  CHECK(ask(weight, 1) == Asked{1, true});
+  CHECK(ask(weight, 2) == Asked{1, false});
+  raw::fill_(weight, 1);
+  CHECK(ask(weight, 3) == Asked{3, true});
+  CHECK(ask(weight, 4) == Asked{3, false});
+  CHECK(pack_cache_stats().entries == 1);
 }
 
 TEST_CASE("copies of different layouts, parameters and views are different") {
