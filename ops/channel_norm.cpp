@@ -87,6 +87,26 @@ ChannelNorm::ChannelNorm(const BatchNorm& norm, const Moments& moments, DType dt
   invstd = tensor(r);
 }
 
+EvaluationNorm::EvaluationNorm(const BatchNorm& norm, DType dtype) {
+  const Shape shape = norm.running_mean.shape();
+  const DType parameters = parameter_dtype(dtype);
+  scale = empty(shape, parameters), shift = empty(shape, parameters);
+  visit_floating(kOp, parameters, [&]<class T>(std::type_identity<T>) {
+    const auto values = [&](const Tensor& t, double otherwise) {
+      return t.defined() ? raw::contiguous(t) : full(shape, otherwise, parameters);
+    };
+    const Tensor weight = values(norm.weight, 1), bias = values(norm.bias, 0);
+    const Tensor mean = values(norm.running_mean, 0), var = values(norm.running_var, 1);
+    const T *w = weight.data<T>(), *b = bias.data<T>(), *m = mean.data<T>(), *v = var.data<T>();
+    T *a = scale.data<T>(), *c = shift.data<T>();
+    for (int64_t i = 0; i < shape[0]; ++i) {
+      const double s = w[i] / std::sqrt(v[i] + norm.eps);
+      a[i] = static_cast<T>(s);
+      c[i] = static_cast<T>(b[i] - m[i] * s);
+    }
+  });
+}
+
 ChannelGradients::ChannelGradients(const ChannelNorm& norm, const Tensor& weight_,
                                    const double* sum_dy, const double* sum_dyx, double count) {
   const Parameter w(weight_, 1), m(norm.mean, 0), r(norm.invstd, 1);

@@ -28,6 +28,12 @@ struct ChannelNorm {
   Tensor scale, shift, mean, invstd;
 };
 
+/// Those of the running statistics, in one pass: inference makes them in every call.
+struct EvaluationNorm {
+  EvaluationNorm(const BatchNorm& norm, DType dtype);
+  Tensor scale, shift;
+};
+
 /// Of the sums S = Σdy and T = Σdy·(x - mean) over n values, with s = weight·invstd:
 ///   dx = s·(dy - S/n - (x - mean)·invstd²·T/n) = a·dy + b·x + c
 ///   dweight = T·invstd

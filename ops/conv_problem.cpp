@@ -73,13 +73,14 @@ ConvProblem conv_problem(const Shape& x, DType dtype, MemoryFormat format, const
 }
 
 PackedWeight::PackedWeight(const ConvPlan& plan, const Tensor& weight) {
-  if (plan.packed_bytes() == 0) {
-    weight_ = raw::contiguous(weight);
+  const auto plain = [&] { return raw::contiguous(raw::to(weight, plan.problem.dtype)); };
+  const int64_t bytes = plan.packed_bytes();
+  if (bytes == 0) {
+    weight_ = plain();
     return;
   }
   packed_ = packed_copy(weight, plan.pass == ConvPass::forward ? "conv2d_fwd" : "conv2d_dgrad",
-                        *plan.gemm, plan.packed_bytes(),
-                        [&](void* packed) { plan.pack(raw::contiguous(weight).raw(), packed); },
+                        *plan.gemm, bytes, [&](void* packed) { plan.pack(plain().raw(), packed); },
                         {plan.problem.groups, plan.problem.dilation_w});
 }
 

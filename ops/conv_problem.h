@@ -17,7 +17,8 @@ kernels::ConvProblem conv_problem(const Shape& x, DType dtype, MemoryFormat form
                                   int64_t groups);
 inline Shape output_shape(const kernels::ConvProblem& p) { return {p.n, p.oc, p.oh, p.ow}; }
 
-/// The weight as the plan's kernel reads it; kept between calls as long as it doesn't change.
+/// The weight as the plan's kernel reads it, in the problem's dtype; kept between calls as long as it
+/// doesn't change.
 class PackedWeight {
  public:
   PackedWeight(const kernels::ConvPlan& plan, const Tensor& weight);

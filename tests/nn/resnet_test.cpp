@@ -9,6 +9,8 @@
 #include "quern/autograd/grad_mode.h"
 #include "quern/nn/loss.h"
 #include "quern/nn/safetensors.h"
+#include "quern/ops/autocast.h"
+#include "quern/tensor/parallel.h"
 
 using namespace quern;
 
@@ -185,4 +187,40 @@ TEST_CASE("resnet: a state_dict through a file gives the same bits") {
   a.eval();
   b.eval();
   CHECK(raw::to_vector<float>(a(x)) == raw::to_vector<float>(b(x)));
+}
+
+TEST_CASE(
+    "resnet: inference gives the same logits fused and op by op, with no memory from the system") {
+  for (auto block : {nn::ResNet::Block::basic, nn::ResNet::Block::bottleneck}) {
+    const auto net = [&](bool fuse) {
+      nn::ResNet n(block, {1, 2, 1, 1}, {.num_classes = 10, .fuse = fuse});
+      n.eval();
+      return n;
+    };
+    nn::ResNet fused = net(true), plain = net(false);
+    uint64_t seed = 1;
+    for (auto& [name, t] : fused.state_dict())
+      if (name.ends_with("running_mean") || name.ends_with("running_var"))
+        raw::copy_(t,
+                   test::random(t.shape(), ++seed, DType::f32, MemoryFormat::contiguous, 0.5, 2));
+    plain.load_state_dict(fused.state_dict());
+
+    const NoGradGuard no_grad;
+    const int threads = num_threads();
+    set_num_threads(1);  // several take more or less scratch at once, as it happens
+    for (auto format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
+      const Tensor x = test::random({2, 3, 67, 45}, 3, DType::f32, format);
+      // 17 layers at most, whose sums of up to 512·9 products end up √k·2⁻²⁴ apart.
+      CHECK(test::relative_difference(fused(x), plain(x)) < 17 * 68 * 0x1p-24);
+      for (const bool amp : {false, true}) {
+        const AutocastGuard autocast(amp);
+        // The first call keeps packed weights, for which it may have taken memory that was free.
+        for (int call = 0; call < 2; ++call) fused(x);
+        const int64_t before = memory_stats().system_allocations;
+        for (int call = 0; call < 2; ++call) fused(x);
+        CHECK(memory_stats().system_allocations == before);
+      }
+    }
+    set_num_threads(threads);
+  }
 }
