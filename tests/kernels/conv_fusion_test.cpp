@@ -41,7 +41,113 @@ std::vector<double> mapped_wgrad(const ConvProblem& p, const ConvKernel& kernel,
   return dw.values();
 }
 
+struct Fused {
+  std::vector<double> out, first, second;  // sums a channel
+  bool operator==(const Fused&) const = default;
+};
+
+const void* pointer(Buffer& buffer, bool given) { return given ? buffer.data() : nullptr; }
+
+/// What of ForwardFusion or DgradFusion a case uses.
+struct Parts {
+  bool map = false, norm = false, residual = false, relu = false, sums = false;
+};
+
+/// y and its moments, or dx and its sums; `out` starts as the residual, which may alias it.
+Fused run_fused(const ConvProblem& p, const ConvKernel& kernel, const GemmKernel& gemm,
+                ConvPass pass, const Parts& parts) {
+  const bool forward = pass == ConvPass::forward;
+  const int64_t x_items = p.n * p.ic * p.ih * p.iw, y_items = p.n * p.oc * p.oh * p.ow;
+  const int64_t channels = forward ? p.oc : p.ic;
+  const DType wide = sum_dtype(p.dtype);
+  Buffer source(p.dtype, integers(forward ? x_items : y_items, 1));
+  Buffer w(p.dtype, integers(p.oc * p.ic / p.groups * p.kh * p.kw, 2));
+  Buffer x(p.dtype, integers(x_items, 7)), out(p.dtype, integers(forward ? y_items : x_items, 3));
+  const Norm before(p.ic), after(channels);
+  Buffer map_scale(wide, before.scale), map_shift(wide, before.shift);
+  Buffer scale(wide, after.scale), shift(wide, after.shift), mean(wide, integers(channels, 8));
+  Buffer first(DType::f64, channels), second(DType::f64, channels);
+
+  const ConvPlan plan{p, pass, &kernel, &gemm};
+  Buffer packed(p.dtype, plan.packed_bytes() / itemsize(p.dtype));
+  plan.pack(w.data(), packed.data());
+  void* weight = plan.packed_bytes() > 0 ? packed.data() : w.data();
+  const auto sum = [&](Buffer& b) { return parts.sums ? static_cast<double*>(b.data()) : nullptr; };
+  if (forward) {
+    conv_forward(
+        plan, source.data(), weight, out.data(),
+        {.source = {.scale = pointer(map_scale, parts.map), .shift = pointer(map_shift, parts.map)},
+         .scale = pointer(scale, parts.norm),
+         .shift = pointer(shift, parts.norm),
+         .residual = pointer(out, parts.residual),
+         .relu = parts.relu,
+         .mean = sum(first),
+         .m2 = sum(second)});
+  } else {
+    conv_dgrad(plan, source.data(), weight, out.data(),
+               {.residual = pointer(out, parts.residual),
+                .x = pointer(x, parts.sums),
+                .scale = pointer(scale, parts.sums),
+                .shift = pointer(shift, parts.sums),
+                .mean = pointer(mean, parts.sums),
+                .sum_dz = sum(first),
+                .sum_dzx = sum(second)});
+  }
+  CHECK(out.guarded());
+  if (!parts.sums) return {out.values(), {}, {}};
+  return {out.values(), first.values(), second.values()};
+}
+
+/// Every case, format and micro-kernel against the reference in f64. `bound` of the sums is relative to
+/// `size` of one: 0 for exact ones.
+void check_fused(ConvPass pass, const Parts& parts, double bound) {
+  const auto gemms = enabled_gemms();
+  for (const Case& c : kCases) {
+    for (MemoryFormat format : kFormats) {
+      const Fused expected = run_fused(c.problem(DType::f64, format), conv_reference,
+                                       select_gemm_kernel(DType::f64), pass, parts);
+      for (const GemmKernel* gemm : gemms) {
+        const ConvProblem p = c.problem(gemm->a, format);
+        CAPTURE(p.to_string());
+        CAPTURE(p.format);
+        CAPTURE(std::string(gemm->name));
+        const Fused got = run_fused(p, conv_brgemm, *gemm, pass, parts);
+        CHECK(got.out == rounded(expected.out, p.dtype));
+        REQUIRE(got.first.size() == expected.first.size());
+        for (size_t i = 0; i < got.first.size(); ++i) {
+          CHECK(std::abs(got.first[i] - expected.first[i]) <=
+                bound *
+                    (std::abs(expected.first[i]) + std::sqrt(2 * std::abs(expected.second[i]))));
+          CHECK(std::abs(got.second[i] - expected.second[i]) <=
+                bound * (std::abs(expected.second[i]) + std::abs(expected.first[i]) + 1));
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
+
+TEST_CASE("Forward maps its source and finishes its sums") {
+  check_fused(ConvPass::forward, {.map = true}, 0);
+  check_fused(ConvPass::forward, {.norm = true, .relu = true}, 0);
+  check_fused(ConvPass::forward, {.residual = true}, 0);
+  check_fused(ConvPass::forward, {.map = true, .norm = true, .residual = true, .relu = true}, 0);
+}
+
+TEST_CASE("Forward's moments are those of the sums") {
+  // A sum of at most 256 distances from the pivot, each off by a roundoff, is off by 257 roundoffs of
+  // their sizes' sum: over n values at most n·sqrt(2·m2), as the pivot is the mean of some of them. d2 is
+  // a sum of squares, which d·d/n, at most as large, may double.
+  check_fused(ConvPass::forward, {.sums = true}, 2 * 258 * kRoundoff);
+  check_fused(ConvPass::forward, {.map = true, .sums = true}, 2 * 258 * kRoundoff);
+}
+
+TEST_CASE("dgrad adds the residual, masks, and sums what is left, exactly") {
+  check_fused(ConvPass::dgrad, {.residual = true}, 0);
+  check_fused(ConvPass::dgrad, {.sums = true}, 0);
+  check_fused(ConvPass::dgrad, {.residual = true, .sums = true}, 0);
+}
 
 TEST_CASE("The gradient of the weight reads x through its map") {
   const auto gemms = enabled_gemms();

@@ -106,11 +106,13 @@ constinit const ConvKernel conv_brgemm{
     .forward =
         [](const ConvPlan& plan, const void* x, const void* packed, void* y,
            const ForwardFusion& fusion) {
-          run_taps(forward_taps(plan.problem), *plan.gemm, x, packed, fusion.shift, y);
+          run_taps(forward_taps(plan.problem), *plan.gemm, x, packed, fusion.source,
+                   epilogue_of(fusion), y);
         },
     .dgrad =
-        [](const ConvPlan& plan, const void* dy, const void* packed, void* dx, const DgradFusion&) {
-          run_taps(dgrad_taps(plan.problem), *plan.gemm, dy, packed, nullptr, dx);
+        [](const ConvPlan& plan, const void* dy, const void* packed, void* dx,
+           const DgradFusion& fusion) {
+          run_taps(dgrad_taps(plan.problem), *plan.gemm, dy, packed, {}, epilogue_of(fusion), dx);
         },
     .wgrad = [](const ConvPlan& plan, const void* x, const void* dy, void* dw,
                 const SourceMap& map) { run_wgrad(plan.problem, *plan.gemm, x, dy, dw, map); },

@@ -1,6 +1,7 @@
 // What the parts of conv_brgemm share.
 #pragma once
 #include "quern/ops/kernels/conv/axis.h"
+#include "quern/ops/kernels/conv/brgemm_epilogue.h"
 #include "quern/ops/kernels/conv/conv.h"
 #include "quern/ops/kernels/conv/pack.h"
 #include "quern/ops/kernels/conv/work.h"
@@ -64,7 +65,7 @@ int64_t packed_weight_bytes(const ConvPlan& plan);
 void pack_weight(const ConvPlan& plan, const void* weight, void* packed);
 
 void run_taps(const TapConv& conv, const GemmKernel& gemm, const void* source, const void* packed,
-              const void* bias, void* output);
+              const SourceMap& map, const EpilogueFusion& epilogue, void* output);
 void run_wgrad(const ConvProblem& problem, const GemmKernel& gemm, const void* x, const void* dy,
                void* dw, const SourceMap& map);
 

@@ -8,6 +8,7 @@
 //           for each block of source channels           B of all taps aims at a quarter of L2
 //             for each run of output pixels, for each tile of mr
 //               C[mr × nr] += Σ taps A[mr × channels] · B[channels × nr]
+//               after the last block: what is fused, rounding, store      brgemm_epilogue.h
 //
 // A is the source itself where it needs no padding and channels are innermost.
 #include <algorithm>
@@ -44,10 +45,11 @@ class TapEngine {
   using Acc = Accumulator<T>;
 
   TapEngine(const TapConv& conv, const GemmKernel& gemm, const T* source, const T* packed,
-            const Acc* bias, T* output);
+            const SourceMap& map, const EpilogueFusion& epilogue, T* output);
   void run() {
-    parallel_for(grid_.count() * parts_,
-                 [&](int64_t cell) { run_cell(cell / parts_, cell % parts_); });
+    parallel_for(cells_.grid.count() * cells_.parts,
+                 [&](int64_t cell) { run_cell(cell / cells_.parts, cell % cells_.parts); });
+    output_.merge([&](int64_t block) { return pixels_of(cells_.grid[block]); });
   }
 
  private:
@@ -60,80 +62,101 @@ class TapEngine {
   struct Memory {
     const T* a;
     Acc* sums;   // [tile][mr][nr] of a panel; of one tile if each is finished at once
-    T* rounded;  // [mr][nr]
+    T* scratch;  // of the output
+  };
+  struct Cells {
+    BlockGrid grid;
+    int64_t parts;  // of the panels
   };
 
+  bool reads_in_place() const;
+  int64_t pass_of_k() const;
+  Cells cut() const;
   void run_cell(int64_t block, int64_t part) const;
   std::vector<PhaseWork> work_of(const Block& block) const;
+  int64_t pixels_of(const Block& block) const;
   int64_t tap_items(const Block& block, const Tap& y, const Tap& x) const;
   void run_panel(const Block& block, const PhaseWork& work, const Panel& panel,
-                 const Memory& memory) const;
-  void start_tile(Acc* c, int64_t ldc, int64_t m, const Panel& panel) const;
-  void store_tile(const Acc* c, T* rounded, int64_t m, const Panel& panel, T* output) const;
+                 const Memory& memory, PanelSums<Acc>& sums) const;
   int64_t max_taps() const;
 
   const TapConv& conv_;
   const GemmKernel& gemm_;
   const T *source_, *packed_;
-  const Acc* bias_;
-  T* output_;
+  const SourceMap map_;
+  T* to_;
 
   int64_t source_total_, output_total_;  // channels of all groups
   ImageStrides source_strides_, out_strides_;
-  int64_t k_, k_block_;             // of a product; of one pass over it
+  int64_t k_;                       // of a product
   bool in_place_;                   // A is the source
   int64_t pitch_;                   // items between positions of A
   int64_t a_pixel_, output_pixel_;  // items between neighbouring outputs of a run
   int64_t panels_;                  // of a group's output channels
-  BlockGrid grid_;
-  int64_t parts_;  // of the panels
-  bool direct_;    // C is the output
+  int64_t k_block_;                 // of one pass over a product
+  Cells cells_;
+  TileOutput<T> output_;
+  bool direct_;  // C is the output
 };
 
 template <class T>
 TapEngine<T>::TapEngine(const TapConv& conv, const GemmKernel& gemm, const T* source,
-                        const T* packed, const Acc* bias, T* output)
+                        const T* packed, const SourceMap& map, const EpilogueFusion& epilogue,
+                        T* output)
     : conv_(conv),
       gemm_(gemm),
       source_(source),
       packed_(packed),
-      bias_(bias),
-      output_(output),
+      map_(map),
+      to_(output),
       source_total_(conv.groups * conv.source_channels),
       output_total_(conv.groups * conv.output_channels),
       source_strides_(conv.format, source_total_, conv.y.source, conv.x.source),
       out_strides_(conv.format, output_total_, conv.y.output, conv.x.output),
       k_(padded_k(gemm, conv.k())),
+      in_place_(reads_in_place()),
+      pitch_(in_place_     ? source_total_
+             : conv.folded ? conv.source_channels
+                           : without_collisions(gemm, k_)),
+      a_pixel_(in_place_ ? source_strides_.x * conv.x.stride() : conv.x.stretch * pitch_),
+      output_pixel_(out_strides_.x * conv.x.output_step),
       panels_(panel_count(gemm, conv.output_channels)),
-      direct_(std::is_same_v<T, Acc> && conv.format == MemoryFormat::channels_last) {
-  const int64_t l2 = cache_sizes().l2, item = sizeof(T);
-  const Axis &y = conv.y, &x = conv.x;
+      k_block_(pass_of_k()),
+      cells_(cut()),
+      output_(epilogue, out_strides_, output_pixel_, gemm.nr, output_total_, cells_.grid.count(),
+              output),
+      direct_(output_.direct()) {}
 
-  in_place_ = conv.format == MemoryFormat::channels_last && !conv.folded && k_ == conv.k() &&
-              y.reads_no_padding() && x.reads_no_padding() &&
-              !rows_collide(gemm, source_strides_.x * x.stride());
-  pitch_ = in_place_     ? source_total_
-           : conv.folded ? conv.source_channels
-                         : without_collisions(gemm, k_);
+template <class T>
+bool TapEngine<T>::reads_in_place() const {
+  return conv_.format == MemoryFormat::channels_last && !map_.scale && !conv_.folded &&
+         k_ == conv_.k() && conv_.y.reads_no_padding() && conv_.x.reads_no_padding() &&
+         !rows_collide(gemm_, source_strides_.x * conv_.x.stride());
+}
 
-  a_pixel_ = in_place_ ? source_strides_.x * x.stride() : x.stretch * pitch_;
-  output_pixel_ = out_strides_.x * x.output_step;
+template <class T>
+int64_t TapEngine<T>::pass_of_k() const {
+  const int64_t item = sizeof(T), fit = cache_sizes().l2 / 4 / (max_taps() * gemm_.nr * item);
+  const int64_t line = std::max<int64_t>(gemm_.k_multiple, 64 / item);
+  return fit >= k_ ? k_ : std::min(k_, round_up(even_piece(k_, std::max(fit, line)), line));
+}
 
-  const int64_t fit = l2 / 4 / (max_taps() * gemm.nr * item);
-  const int64_t line = std::max<int64_t>(gemm.k_multiple, 64 / item);
-  k_block_ = fit >= k_ ? k_ : std::min(k_, round_up(even_piece(k_, std::max(fit, line)), line));
-
-  grid_ = BlockGrid::within(conv.images, y.longest_phase(), l2 / 2, [&](int64_t rows) {
-    return Scratch(y, x, rows).image() * pitch_ * item;
-  });
+template <class T>
+typename TapEngine<T>::Cells TapEngine<T>::cut() const {
+  const Axis &y = conv_.y, &x = conv_.x;
+  BlockGrid grid =
+      BlockGrid::within(conv_.images, y.longest_phase(), cache_sizes().l2 / 2, [&](int64_t rows) {
+        return Scratch(y, x, rows).image() * pitch_ * static_cast<int64_t>(sizeof(T));
+      });
   // Too few cells: first split the panels, then the block's images or rows.
-  const int64_t wanted = wanted_cells(conv.images * y.longest_phase() * x.longest_phase() * k_ *
+  const int64_t wanted = wanted_cells(conv_.images * y.longest_phase() * x.longest_phase() * k_ *
                                       max_taps() * output_total_);
-  parts_ = std::clamp<int64_t>(ceil_div(wanted, grid_.count()), 1, panels_);
-  while (grid_.count() * parts_ < wanted && grid_.block_images > 1)
-    grid_.block_images = ceil_div(grid_.block_images, 2);
-  while (grid_.count() * parts_ < wanted && grid_.block_rows > 2)
-    grid_.block_rows = ceil_div(grid_.block_rows, 2);
+  const int64_t parts = std::clamp<int64_t>(ceil_div(wanted, grid.count()), 1, panels_);
+  while (grid.count() * parts < wanted && grid.block_images > 1)
+    grid.block_images = ceil_div(grid.block_images, 2);
+  while (grid.count() * parts < wanted && grid.block_rows > 2)
+    grid.block_rows = ceil_div(grid.block_rows, 2);
+  return {grid, parts};
 }
 
 /// Products that make one tile, at most.
@@ -150,6 +173,16 @@ template <class T>
 int64_t TapEngine<T>::tap_items(const Block& block, const Tap& y, const Tap& x) const {
   if (in_place_) return y.offset * source_strides_.y + x.offset * source_strides_.x;
   return Scratch(conv_.y, conv_.x, block.rows).tap(y, x) * pitch_;
+}
+
+/// Outputs of a block, those of all phases.
+template <class T>
+int64_t TapEngine<T>::pixels_of(const Block& block) const {
+  int64_t rows = 0, columns = 0;
+  for (const Phase& phase : conv_.y.phases)
+    rows += std::clamp<int64_t>(phase.count - block.row, 0, block.rows);
+  for (const Phase& phase : conv_.x.phases) columns += phase.count;
+  return block.images * rows * columns;
 }
 
 /// The runs of every phase in a block.
@@ -188,7 +221,7 @@ std::vector<PhaseWork> TapEngine<T>::work_of(const Block& block) const {
 
 template <class T>
 void TapEngine<T>::run_cell(int64_t block_index, int64_t part) const {
-  const Block block = grid_[block_index];
+  const Block block = cells_.grid[block_index];
   const std::vector<PhaseWork> work = work_of(block);
   // A folded product reads on past the last position.
   const int64_t scratch_items =
@@ -202,7 +235,7 @@ void TapEngine<T>::run_cell(int64_t block_index, int64_t part) const {
   }
   const int64_t kept = direct_ ? 0 : k_block_ < k_ ? pixels : gemm_.mr;
   const Workspace sums(kept * gemm_.nr * static_cast<int64_t>(sizeof(Acc)));
-  const Workspace rounded(gemm_.mr * gemm_.nr * static_cast<int64_t>(sizeof(T)));
+  const Workspace finishing(output_.scratch_items(gemm_.mr) * static_cast<int64_t>(sizeof(T)));
 
   for (int64_t group = 0; group < conv_.groups; ++group) {
     const T* from = source_ + group * conv_.source_channels * source_strides_.c;
@@ -216,17 +249,20 @@ void TapEngine<T>::run_cell(int64_t block_index, int64_t part) const {
                   .strides = source_strides_,
                   .channels = conv_.source_channels,
                   .position_stride = pitch_,
-                  .channel_stride = 1},
+                  .channel_stride = 1,
+                  .map = from_channel<Acc>(map_, group * conv_.source_channels)},
                  conv_.y, conv_.x, block, from, to);
       a = to;
     }
-    for (int64_t p = panels_ * part / parts_; p < panels_ * (part + 1) / parts_; ++p) {
+    for (int64_t p = panels_ * part / cells_.parts; p < panels_ * (part + 1) / cells_.parts; ++p) {
       const int64_t first = p * gemm_.nr;
       const Panel panel{.first = group * conv_.output_channels + first,
                         .n = std::min<int64_t>(gemm_.nr, conv_.output_channels - first),
                         .b = packed_ + (group * panels_ + p) * conv_.kernel_taps() * k_ * gemm_.nr};
+      PanelSums<Acc> panel_sums = output_.sums(block_index, panel.first, panel.n);
       for (const PhaseWork& phase : work)
-        run_panel(block, phase, panel, {a, sums.as<Acc>(), rounded.as<T>()});
+        run_panel(block, phase, panel, {a, sums.as<Acc>(), finishing.as<T>()}, panel_sums);
+      panel_sums.flush();
     }
   }
 }
@@ -234,7 +270,7 @@ void TapEngine<T>::run_cell(int64_t block_index, int64_t part) const {
 /// One panel of output channels of one phase.
 template <class T>
 void TapEngine<T>::run_panel(const Block& block, const PhaseWork& work, const Panel& panel,
-                             const Memory& memory) const {
+                             const Memory& memory, PanelSums<Acc>& sums) const {
   // Offsets of every tap's A and B, row by row of taps.
   struct TapItems {
     int64_t a, b;
@@ -258,13 +294,14 @@ void TapEngine<T>::run_panel(const Block& block, const PhaseWork& work, const Pa
       const int64_t step = even_piece(run.length, gemm_.mr);
       for (int64_t i = 0; i < run.length; i += step) {
         const int64_t m = std::min(step, run.length - i);
-        T* out = output_ + run.output + i * output_pixel_ + panel.first * out_strides_.c;
+        const int64_t out = run.output + i * output_pixel_ + panel.first * out_strides_.c;
         Acc* c = sum;
         if constexpr (std::is_same_v<T, Acc>)
-          if (direct_) c = out;
+          if (direct_) c = to_ + out;
         const int64_t ldc = direct_ ? output_pixel_ : gemm_.nr;
-        const bool started = first && (bias_ || batch == 0);
-        if (started) start_tile(c, ldc, m, panel);
+        // No tap reaches these pixels.
+        if (batch == 0 && first)
+          for (int64_t j = 0; j < m; ++j) std::fill_n(c + j * ldc, panel.n, Acc{});
         for (int64_t t = 0; t < batch; ++t) {
           const TapItems& tap = taps[static_cast<size_t>(begin + t)];
           tap_a[static_cast<size_t>(t)] = memory.a + run.a + i * a_pixel_ + tap.a + k0;
@@ -280,51 +317,21 @@ void TapEngine<T>::run_panel(const Block& block, const PhaseWork& work, const Pa
                      .b = tap_b.data(),
                      .c = c,
                      .ldc = ldc,
-                     .accumulate = started || !first});
-        if (last && !direct_) store_tile(c, memory.rounded, m, panel, out);
+                     .accumulate = !first});
+        if (last) output_.store(c, ldc, m, panel.n, panel.first, out, memory.scratch, sums);
         if (k_block_ < k_) sum += gemm_.mr * gemm_.nr;
       }
     }
   }
 }
 
-/// The sum starts at the bias, or at zero where no tap reaches a pixel.
-template <class T>
-void TapEngine<T>::start_tile(Acc* c, int64_t ldc, int64_t m, const Panel& panel) const {
-  for (int64_t i = 0; i < m; ++i) {
-    if (bias_) std::copy_n(bias_ + panel.first, panel.n, c + i * ldc);
-    else std::fill_n(c + i * ldc, panel.n, Acc{});
-  }
-}
-
-/// A tile of sums to the output: rounded for bf16; where channels are not innermost, transposed.
-template <class T>
-void TapEngine<T>::store_tile(const Acc* c, T* rounded, int64_t m, const Panel& panel,
-                              T* output) const {
-  const T* tile;
-  if constexpr (std::is_same_v<T, bfloat16>) {
-    if (out_strides_.c == 1) return store_rows(c, gemm_.nr, output, output_pixel_, m, panel.n);
-    store_rows(c, gemm_.nr, rounded, gemm_.nr, m, panel.n);
-    tile = rounded;
-  } else {
-    tile = c;
-  }
-  if (output_pixel_ == 1) {
-    copy_matrix(sizeof(T), tile, 1, gemm_.nr, output, out_strides_.c, panel.n, m);
-  } else {
-    for (int64_t j = 0; j < panel.n; ++j)
-      for (int64_t i = 0; i < m; ++i)
-        output[j * out_strides_.c + i * output_pixel_] = tile[i * gemm_.nr + j];
-  }
-}
-
 }  // namespace
 
 void run_taps(const TapConv& conv, const GemmKernel& gemm, const void* source, const void* packed,
-              const void* bias, void* output) {
+              const SourceMap& map, const EpilogueFusion& epilogue, void* output) {
   visit_floating("conv2d", conv.dtype, [&]<class T>(std::type_identity<T>) {
-    TapEngine<T>(conv, gemm, static_cast<const T*>(source), static_cast<const T*>(packed),
-                 static_cast<const Accumulator<T>*>(bias), static_cast<T*>(output))
+    TapEngine<T>(conv, gemm, static_cast<const T*>(source), static_cast<const T*>(packed), map,
+                 epilogue, static_cast<T*>(output))
         .run();
   });
 }

@@ -49,7 +49,7 @@ std::vector<T> mapped(const ConvProblem& p, const T* x, const SourceMap& map) {
   std::vector<T> z(static_cast<size_t>(p.n * p.ic * p.ih * p.iw));
   each_pixel(Shape(p).x, p.n, p.ic, p.ih, p.iw, [&](int64_t c, int64_t i) {
     const Acc v = static_cast<Acc>(x[i]) * scale.at(c, 1) + shift.at(c, 0);
-    z[static_cast<size_t>(i)] = static_cast<T>(v < 0 ? 0 : v);
+    z[static_cast<size_t>(i)] = static_cast<T>(v <= 0 ? 0 : v);
   });
   return z;
 }
@@ -77,7 +77,7 @@ void finish(const ConvProblem& p, const Accumulator<T>* sums, const ForwardFusio
   if (fusion.mean) moments(p, sums, fusion.mean, fusion.m2);
   each_pixel(Shape(p).y, p.n, p.oc, p.oh, p.ow, [&](int64_t c, int64_t i) {
     const Acc v = sums[i] * scale.at(c, 1) + shift.at(c, 0) + residual.at(i, 0);
-    y[i] = static_cast<T>(fusion.relu && v < 0 ? 0 : v);
+    y[i] = static_cast<T>(fusion.relu && v <= 0 ? 0 : v);
   });
 }
 
@@ -95,7 +95,7 @@ void finish(const ConvProblem& p, const Accumulator<T>* sums, const DgradFusion&
     Acc dz = sums[i] + residual.at(i, 0);
     if (x.data) {
       const Acc v = x.at(i, 0);
-      if (!(v * scale.at(c, 1) + shift.at(c, 0) > 0)) dz = 0;
+      if (v * scale.at(c, 1) + shift.at(c, 0) <= 0) dz = 0;
       fusion.sum_dz[c] += static_cast<double>(dz);
       fusion.sum_dzx[c] += static_cast<double>(dz) * static_cast<double>(v - mean.at(c, 0));
     }

@@ -1,0 +1,105 @@
+// What follows a tile's sums in the engine of forward and dgrad: fusion.h, rounding, the store.
+#pragma once
+#include <algorithm>
+#include <cstddef>
+
+#include "quern/ops/kernels/conv/fusion.h"
+#include "quern/ops/kernels/conv/strides.h"
+#include "quern/ops/kernels/conv/tile_registry.h"
+#include "quern/ops/kernels/gemm/gemm_kernel.h"
+#include "quern/tensor/parallel.h"
+#include "quern/tensor/storage.h"
+
+namespace quern::kernels {
+
+/// ForwardFusion or DgradFusion, in terms of the output that the engine writes.
+struct EpilogueFusion {
+  enum class Kind : uint8_t { store, activate, moments, gradient } kind = Kind::store;
+  const void *scale = nullptr, *shift = nullptr, *mean = nullptr;  // [channels]
+  const void *residual = nullptr, *x = nullptr;                    // like the output
+  bool relu = false;
+  double *first = nullptr, *second = nullptr;  // [channels]: mean and m2, or sum_dz and sum_dzx
+};
+EpilogueFusion epilogue_of(const ForwardFusion& fusion);
+EpilogueFusion epilogue_of(const DgradFusion& fusion);
+
+/// What a tile kernel sums up over some tiles of a panel of output channels. f32 sums are at most
+/// kRows long, which bounds their error; then f64 takes them in.
+template <class Acc>
+class PanelSums {
+ public:
+  static constexpr int64_t kRows = 256;
+  static constexpr int kMaxChannels = 64;  // at least any kernel's nr
+
+  /// Totals of n channels go to first and second.
+  PanelSums(EpilogueFusion::Kind kind, int64_t n, double* first, double* second)
+      : moments_(kind == EpilogueFusion::Kind::moments), n_(n), first_(first), second_(second) {
+    if (!first) return;
+    std::fill_n(first, n, 0.0);
+    std::fill_n(second, n, 0.0);
+  }
+  /// Room for m more rows, whose sums tell where the moments' pivot is to be.
+  void prepare(const SumTile& tile) {
+    if (rows_ + pending_ == 0 && moments_) start_pivot(tile);
+    if (pending_ + tile.m > kRows) flush();
+    pending_ += tile.m;
+  }
+  void flush();
+
+  alignas(64) Acc pivot[kMaxChannels] = {};  // close to the mean
+  alignas(64) Acc a[kMaxChannels] = {}, b[kMaxChannels] = {};
+
+ private:
+  void start_pivot(const SumTile& tile);
+
+  bool moments_;
+  int64_t n_, pending_ = 0, rows_ = 0;
+  double *first_, *second_;
+};
+
+/// The output of the engine: tiles go in, the output and its sums come out.
+template <class T>
+class TileOutput {
+ public:
+  using Acc = Accumulator<T>;
+  using Kind = EpilogueFusion::Kind;
+
+  /// `pixel`: elements between the rows of a tile in the output. `blocks` cells add to a channel's sums.
+  TileOutput(const EpilogueFusion& fusion, const ImageStrides& strides, int64_t pixel, int nr,
+             int64_t channels, int64_t blocks, T* output);
+
+  /// May sums be formed where the output is? Not if the residual may be there too.
+  bool direct() const { return std::is_same_v<T, Acc> && strides_.c == 1 && !fusion_.residual; }
+  /// Scratch that store() takes: tiles that have channels innermost, which the output has not.
+  int64_t scratch_items(int64_t mr) const { return strides_.c == 1 ? 0 : 3 * mr * nr_; }
+  PanelSums<Acc> sums(int64_t block, int64_t channel, int64_t n) const {
+    if (!has_sums()) return {fusion_.kind, n, nullptr, nullptr};
+    return {fusion_.kind, n, total(block, 0) + channel, total(block, 1) + channel};
+  }
+  /// Finishes m×n sums that belong at `offset` in the output, from `channel` on.
+  void store(Acc* c, int64_t ldc, int64_t m, int64_t n, int64_t channel, int64_t offset, T* scratch,
+             PanelSums<Acc>& sums) const;
+  /// The channels' sums over all blocks, in their order; block i has pixels(i).
+  void merge(FunctionRef<int64_t(int64_t)> pixels) const;
+
+ private:
+  bool has_sums() const { return fusion_.first != nullptr; }
+  double* total(int64_t block, int64_t which) const {
+    return totals_.as<double>() + (2 * block + which) * channels_;
+  }
+  const Acc* array(const void* p, int64_t channel) const {
+    return static_cast<const Acc*>(p) + channel;
+  }
+  TileRows gather(const void* tensor, int64_t offset, int64_t m, int64_t n, T* scratch) const;
+  void scatter(const T* tile, int64_t m, int64_t n, T* to) const;
+
+  EpilogueFusion fusion_;
+  ImageStrides strides_;
+  int64_t pixel_, nr_, channels_, blocks_;
+  T* output_;
+  const TileKernel& kernel_;
+  Workspace totals_;    // [block][2][channels]
+  Workspace identity_;  // ones and zeros [channels], where the fusion has no scale or shift
+};
+
+}  // namespace quern::kernels
