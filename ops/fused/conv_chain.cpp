@@ -51,7 +51,8 @@ Tensor detail::conv_chain_composed(const Tensor& x, const ConvChain& chain, bool
 
 Tensor conv_chain(const Tensor& x, const ConvChain& chain, bool training) {
   check_chain(x, chain, training);
-  return detail::conv_chain_composed(x, chain, training);
+  return training ? detail::conv_chain_train(x, chain)
+                  : detail::conv_chain_composed(x, chain, false);
 }
 
 }  // namespace quern

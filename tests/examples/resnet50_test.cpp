@@ -151,14 +151,18 @@ TEST_CASE("any number of threads trains to the same bits") {
 
 // A silent reference kernel costs a hundredfold, as users of other engines have found.
 TEST_CASE("no op of ResNet-50 falls back on a reference kernel") {
-  for (const std::string options : {"", "--channels-last", "--amp", "--amp --channels-last"}) {
-    CAPTURE(options);
-    const std::string out =
-        resnet50("train --image-size 32 -b 2 --steps 1 " + options, "QUERN_VERBOSE=1");
-    CHECK(out.find("quern_verbose,conv2d_wgrad,brgemm:") != out.npos);
-    CHECK(out.find("quern_verbose,batch_norm_fwd,") != out.npos);
-    CHECK(out.find("reference") == out.npos);
-  }
+  for (const std::string options : {"", "--channels-last", "--amp", "--amp --channels-last"})
+    for (const bool fuse : {true, false}) {
+      CAPTURE(options);
+      CAPTURE(fuse);
+      const std::string out =
+          resnet50("train --image-size 32 -b 2 --steps 1 " + options + (fuse ? "" : " --no-fuse"),
+                   "QUERN_VERBOSE=1");
+      CHECK(out.find("quern_verbose,conv2d_wgrad,brgemm:") != out.npos);
+      CHECK((out.find("quern_verbose,conv_chain_join_fwd,") != out.npos) == fuse);
+      CHECK((out.find("quern_verbose,batch_norm_fwd,") != out.npos) == !fuse);
+      CHECK(out.find("reference") == out.npos);
+    }
 }
 
 TEST_CASE("a seed names a run") {
