@@ -1,5 +1,8 @@
 #include "quern/ops/fused/conv_chain.h"
 
+#include <algorithm>
+
+#include "quern/autograd/grad_mode.h"
 #include "quern/ops/activation.h"
 #include "quern/ops/batch_norm.h"
 #include "quern/ops/binary.h"
@@ -39,6 +42,15 @@ Tensor composed(const ConvStage& s, const Tensor& x, bool training) {
                     s.bn_weight, s.bn_bias, training, s.momentum, s.eps);
 }
 
+/// Does any of them want a gradient?
+bool recorded(const Tensor& x, const ConvChain& chain) {
+  const auto wants = [](const ConvStage& s) {
+    return s.weight.requires_grad() || s.bn_weight.requires_grad() || s.bn_bias.requires_grad();
+  };
+  return grad_enabled() && (x.requires_grad() || std::ranges::any_of(chain.stages, wants) ||
+                            (chain.shortcut == projection && wants(chain.projection)));
+}
+
 }  // namespace
 
 Tensor detail::conv_chain_composed(const Tensor& x, const ConvChain& chain, bool training) {
@@ -51,8 +63,9 @@ Tensor detail::conv_chain_composed(const Tensor& x, const ConvChain& chain, bool
 
 Tensor conv_chain(const Tensor& x, const ConvChain& chain, bool training) {
   check_chain(x, chain, training);
-  return training ? detail::conv_chain_train(x, chain)
-                  : detail::conv_chain_composed(x, chain, false);
+  if (training) return detail::conv_chain_train(x, chain);
+  return recorded(x, chain) ? detail::conv_chain_composed(x, chain, false)
+                            : detail::conv_chain_eval(x, chain);
 }
 
 }  // namespace quern

@@ -148,6 +148,20 @@ TEST_CASE("conv_chain in evaluation is the composition, in every dtype and forma
       }
 }
 
+TEST_CASE("conv_chain in evaluation under autocast rounds the weights once") {
+  for (const Case& c : kCases) {
+    CAPTURE(c.name);
+    const Network network(c, rounded(DType::f32));
+    const Tensor x = random(c.x, 1, DType::f32);
+    const AutocastGuard autocast;
+    const Tensor y = network(x);
+    CHECK(y.dtype() == DType::bf16);
+    Network lowered = network;
+    for (ConvStage& s : lowered.stages) s.weight = raw::to(s.weight, DType::bf16);
+    CHECK(same_bits(y, lowered(raw::to(x, DType::bf16))));
+  }
+}
+
 TEST_CASE("conv_chain in evaluation takes norms without weight and bias") {
   const Case& c = kCases[3];
   Network network(c, rounded(DType::f32));
