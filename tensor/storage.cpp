@@ -9,10 +9,7 @@
 #include <vector>
 
 #include "quern/tensor/check.h"
-
-#ifdef __linux__
-#include <sys/mman.h>
-#endif
+#include "quern/tensor/page_heap.h"
 
 // AddressSanitizer is told of blocks on a free list, which it would take for live ones, and of what
 // rounding adds to a block. Without it these do nothing.
@@ -26,12 +23,9 @@
 namespace quern {
 namespace {
 
-constexpr size_t kAlignment = 64;              // a cache line, and the widest vector
-constexpr size_t kHugePage = size_t{2} << 20;  // blocks from this size on lie on huge pages
-
-/// Blocks come in few sizes so that a freed one soon fits again: four a power of two (waste at most
-/// a quarter), in units of 64 bytes. 0 bytes take the smallest, so that a data pointer is never
-/// null.
+/// Small blocks come in few sizes so that a freed one soon fits again: four a power of two (waste
+/// at most a quarter), in units of 64 bytes. 0 bytes take the smallest, so that a data pointer is
+/// never null.
 struct SizeClass {
   int index;     // 4·doubling + quarters - 1
   size_t bytes;  // quarters · 2^doubling units; quarters are 5..8 beyond the first eight classes
@@ -45,25 +39,41 @@ struct SizeClass {
   }
 
   static constexpr size_t kUnit = 64;
-  static constexpr int kCount = 4 * 55 + 8;  // up to 2^63 bytes
+  static constexpr int kCount = 4 * 7 + 8;  // up to 64 KiB
 };
 
-std::byte* system_allocate(size_t bytes) {
-  const bool huge = bytes >= kHugePage;
-  void* block = nullptr;
-  if (posix_memalign(&block, huge ? kHugePage : kAlignment, bytes) != 0) return nullptr;
-#ifdef MADV_HUGEPAGE
-  if (huge) madvise(block, bytes, MADV_HUGEPAGE);  // a wish: small pages serve as well
-#endif
-  return static_cast<std::byte*>(block);
-}
+constexpr int64_t kAlignment = 64;             // a cache line, and the widest vector
+constexpr int64_t kLarge = int64_t{64} << 10;  // from here on, rounding to pages wastes little
+
+/// What a request takes: a size class, or whole pages of the heap.
+struct Size {
+  int index;  // of the class; -1: pages
+  size_t bytes;
+
+  explicit Size(int64_t requested) : index(-1) {
+    if (requested < kLarge) {
+      const SizeClass size(requested);
+      index = size.index, bytes = size.bytes;
+    } else {
+      bytes = (static_cast<size_t>(requested) + PageHeap::kPage - 1) / PageHeap::kPage *
+              PageHeap::kPage;
+    }
+  }
+};
 
 class Allocator {
  public:
   std::byte* allocate(int64_t requested) {
-    const SizeClass size(requested);
-    std::byte* block = take_cached(size);
-    if (block == nullptr) block = take_new(size);
+    const Size size(requested);
+    std::byte* block = nullptr;
+    {
+      const std::lock_guard lock(mutex_);
+      block = take(size);
+      if (block == nullptr) {
+        give_back();
+        block = take(size);
+      }
+    }
     check(block != nullptr, "storage", "memory: expected {} bytes, the system has no more",
           requested);
     ASAN_POISON_MEMORY_REGION(block, size.bytes);
@@ -72,21 +82,18 @@ class Allocator {
   }
 
   void release(std::byte* block, int64_t requested) {
-    const SizeClass size(requested);
+    const Size size(requested);
     ASAN_POISON_MEMORY_REGION(block, size.bytes);
     const std::lock_guard lock(mutex_);
-    free_[static_cast<size_t>(size.index)].push_back(block);
+    if (size.index < 0) pages_.give(block, size.bytes);
+    else free_[static_cast<size_t>(size.index)].push_back(block);
     stats_.in_use -= static_cast<int64_t>(size.bytes);
     stats_.cached += static_cast<int64_t>(size.bytes);
   }
 
   void empty_cache() {
     const std::lock_guard lock(mutex_);
-    for (auto& blocks : free_) {
-      for (std::byte* block : blocks) std::free(block);
-      blocks.clear();
-    }
-    stats_.cached = 0;
+    give_back();
   }
 
   MemoryStats stats() {
@@ -99,36 +106,52 @@ class Allocator {
   }
 
  private:
-  std::byte* take_cached(const SizeClass& size) {
-    const std::lock_guard lock(mutex_);
-    auto& blocks = free_[static_cast<size_t>(size.index)];
-    if (blocks.empty()) return nullptr;
-    std::byte* block = blocks.back();  // the last freed is the likeliest to be in a cache
-    blocks.pop_back();
-    stats_.cached -= static_cast<int64_t>(size.bytes);
-    count_use(size);
-    return block;
-  }
-  std::byte* take_new(const SizeClass& size) {
-    std::byte* block = system_allocate(size.bytes);
-    if (block == nullptr) {
-      empty_cache();
-      block = system_allocate(size.bytes);
-    }
+  /// From what is cached, else from the system. Null: that has no more.
+  std::byte* take(const Size& size) {
+    std::byte* block = size.index < 0 ? take_pages(size.bytes) : take_small(size);
     if (block == nullptr) return nullptr;
-    const std::lock_guard lock(mutex_);
-    ++stats_.system_allocations;
-    stats_.system_bytes += static_cast<int64_t>(size.bytes);
-    count_use(size);
-    return block;
-  }
-  void count_use(const SizeClass& size) {
+    stats_.cached -= static_cast<int64_t>(size.bytes);
     stats_.in_use += static_cast<int64_t>(size.bytes);
     stats_.peak = std::max(stats_.peak, stats_.in_use);
+    return block;
+  }
+  std::byte* take_pages(size_t bytes) {
+    std::byte* block = pages_.take(bytes);
+    if (block != nullptr) return block;
+    const size_t added = pages_.grow(bytes);
+    if (added == 0) return nullptr;
+    count_system(added);
+    return pages_.take(bytes);
+  }
+  std::byte* take_small(const Size& size) {
+    auto& blocks = free_[static_cast<size_t>(size.index)];
+    if (!blocks.empty()) {
+      std::byte* block = blocks.back();  // the last freed is the likeliest to be in a cache
+      blocks.pop_back();
+      return block;
+    }
+    void* block = nullptr;
+    if (posix_memalign(&block, kAlignment, size.bytes) != 0) return nullptr;
+    count_system(size.bytes);
+    return static_cast<std::byte*>(block);
+  }
+  void count_system(size_t bytes) {
+    ++stats_.system_allocations;
+    stats_.system_bytes += static_cast<int64_t>(bytes);
+    stats_.cached += static_cast<int64_t>(bytes);
+  }
+  void give_back() {
+    for (auto& blocks : free_) {
+      for (std::byte* block : blocks) std::free(block);
+      blocks.clear();
+    }
+    pages_.empty();
+    stats_.cached = 0;
   }
 
   std::mutex mutex_;
   std::array<std::vector<std::byte*>, SizeClass::kCount> free_;
+  PageHeap pages_;
   MemoryStats stats_{};
 };
 

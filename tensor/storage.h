@@ -45,9 +45,9 @@ class Workspace {
 };
 
 struct MemoryStats {
-  int64_t in_use;              ///< bytes held by live storages, size-class rounding included
-  int64_t peak;                ///< largest in_use since the start or reset_peak_memory_stats()
-  int64_t cached;              ///< bytes kept on the free lists
+  int64_t in_use;  ///< bytes held by live storages, rounding to classes and pages included
+  int64_t peak;    ///< largest in_use since the start or reset_peak_memory_stats()
+  int64_t cached;  ///< bytes kept on the free lists
   int64_t system_allocations;  ///< times memory was asked of the system
   int64_t system_bytes;        ///< bytes asked of the system in those
 };

@@ -1,0 +1,106 @@
+#include "quern/tensor/page_heap.h"
+
+#include <sys/mman.h>
+
+#include <iterator>
+
+namespace quern {
+namespace {
+
+constexpr size_t kHugePage = size_t{2} << 20;
+
+size_t round_up(size_t bytes) { return (bytes + kHugePage - 1) / kHugePage * kHugePage; }
+
+std::byte* map(std::byte* where, size_t bytes) {
+  void* region = mmap(where, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  return region == MAP_FAILED ? nullptr : static_cast<std::byte*>(region);
+}
+
+/// A new region of whole huge pages, aligned to one.
+std::byte* map_aligned(size_t bytes) {
+  std::byte* region = map(nullptr, bytes + kHugePage);
+  if (region == nullptr) return nullptr;
+  const size_t past = reinterpret_cast<uintptr_t>(region) % kHugePage;
+  // The last aligned place: the system maps downwards, so the next region may end where this begins.
+  const size_t before = kHugePage - past;
+  munmap(region, before);
+  if (past != 0) munmap(region + before + bytes, past);
+  return region + before;
+}
+
+}  // namespace
+
+std::byte* PageHeap::take(size_t bytes) {
+  const auto fit = fits_.lower_bound({bytes, ~uint64_t{0}, nullptr});
+  if (fit == fits_.end()) return nullptr;
+  const auto [size, time, block] = *fit;
+  const size_t rest = size - bytes;
+  erase(free_.find(block));
+  if (rest != 0) {  // the beginning stays free: grow() can prolong it
+    free_[block] = {rest, time};
+    fits_.insert({rest, time, block});
+  }
+  return block + rest;
+}
+
+void PageHeap::give(std::byte* block, size_t bytes) {
+  auto next = free_.lower_bound(block);
+  if (next != free_.begin()) {
+    const auto before = std::prev(next);
+    if (before->first + before->second.bytes == block) {
+      block = before->first;
+      bytes += before->second.bytes;
+      erase(before);
+    }
+  }
+  if (next != free_.end() && block + bytes == next->first) {
+    bytes += next->second.bytes;
+    erase(next);
+  }
+  insert(block, bytes);
+}
+
+size_t PageHeap::grow(size_t bytes) {
+  if (bytes > (size_t{1} << 62)) return 0;
+  std::byte* region = nullptr;
+  size_t added = 0;
+  if (last_ != nullptr) {  // prolong the last region by what its free beginning lacks
+    const auto first = free_.find(last_);
+    added = round_up(bytes - (first == free_.end() ? 0 : first->second.bytes));
+    if (added < reinterpret_cast<uintptr_t>(last_)) region = map(last_ - added, added);
+    if (region != nullptr && region != last_ - added) {
+      munmap(region, added);
+      region = nullptr;
+    }
+  }
+  if (region == nullptr) {
+    added = round_up(bytes);
+    region = map_aligned(added);
+    if (region == nullptr) return 0;
+  }
+#ifdef MADV_HUGEPAGE
+  madvise(region, added, MADV_HUGEPAGE);  // a wish: small pages serve as well
+#endif
+  last_ = region;
+  give(region, added);
+  return added;
+}
+
+void PageHeap::empty() {
+  for (const auto& [block, free] : free_) munmap(block, free.bytes);
+  free_.clear();
+  fits_.clear();
+  last_ = nullptr;
+}
+
+void PageHeap::insert(std::byte* block, size_t bytes) {
+  free_[block] = {bytes, ++time_};
+  fits_.insert({bytes, time_, block});
+}
+
+void PageHeap::erase(ByAddress::iterator free) {
+  fits_.erase({free->second.bytes, free->second.time, free->first});
+  free_.erase(free);
+}
+
+}  // namespace quern

@@ -1,0 +1,52 @@
+// Large blocks, cut from huge pages and joined again. Private to storage.cpp.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <set>
+
+namespace quern {
+
+/// Hands out blocks of whole pages. A freed block joins its free neighbours, so that a step of
+/// training, whose sizes rise and fall, needs little more than what is live at its peak: free lists
+/// of fixed sizes held a third more. Not thread-safe.
+class PageHeap {
+ public:
+  static constexpr size_t kPage = 4096;
+
+  /// A block of `bytes`, a multiple of kPage, from what was freed: the smallest that fits, of
+  /// equals the last freed, the likeliest to be in a cache. Null: none fits.
+  std::byte* take(size_t bytes);
+  void give(std::byte* block, size_t bytes);
+
+  /// Asks the system for memory until take(bytes) succeeds. Returns the bytes added; 0: it has no
+  /// more.
+  size_t grow(size_t bytes);
+  /// Gives all free blocks back to the system.
+  void empty();
+
+ private:
+  struct Free {
+    size_t bytes;
+    uint64_t time;  // when it was freed
+  };
+  struct Fit {  // the order of preference among blocks
+    size_t bytes;
+    uint64_t time;
+    std::byte* block;
+    bool operator<(const Fit& other) const {
+      return bytes != other.bytes ? bytes < other.bytes : time > other.time;
+    }
+  };
+  using ByAddress = std::map<std::byte*, Free>;
+
+  void insert(std::byte* block, size_t bytes);
+  void erase(ByAddress::iterator free);
+
+  ByAddress free_;
+  std::set<Fit> fits_;
+  uint64_t time_ = 0;
+  std::byte* last_ = nullptr;  // the last region from the system; the next one is put before it
+};
+
+}  // namespace quern
