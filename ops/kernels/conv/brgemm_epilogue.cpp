@@ -109,6 +109,19 @@ void TileOutput<T>::scatter(const T* tile, int64_t m, int64_t n, T* to) const {
 }
 
 template <class T>
+void TileOutput<T>::fetch(int64_t m, int64_t n, int64_t offset) const {
+  if (strides_.c != 1) return;
+  constexpr int64_t line = 64 / sizeof(T);
+  const auto rows = [&](const T* p) {
+    for (int64_t i = 0; i < m; ++i)
+      for (int64_t j = 0; j < n; j += line) __builtin_prefetch(p + i * pixel_ + j);
+  };
+  if (!direct()) rows(output_ + offset);  // else it is C, which micro-kernels fetch
+  if (fusion_.residual) rows(static_cast<const T*>(fusion_.residual) + offset);
+  if (fusion_.x) rows(static_cast<const T*>(fusion_.x) + offset);
+}
+
+template <class T>
 void TileOutput<T>::store(Acc* c, int64_t ldc, int64_t m, int64_t n, int64_t channel,
                           int64_t offset, T* scratch, PanelSums<Acc>& sums) const {
   if (direct() && fusion_.kind == Kind::store) return;

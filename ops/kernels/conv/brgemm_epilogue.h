@@ -76,6 +76,9 @@ class TileOutput {
     if (!has_sums()) return {fusion_.kind, n, nullptr, nullptr};
     return {fusion_.kind, n, total(block, 0) + channel, total(block, 1) + channel};
   }
+  /// Asks for the memory that store() will touch, a tile before it is needed: rows of a tile are pages
+  /// of memory apart, where no hardware prefetcher looks (ResNet-50's dgrads in bf16: 0.90 of the time).
+  void fetch(int64_t m, int64_t n, int64_t offset) const;
   /// Finishes m×n sums that belong at `offset` in the output, from `channel` on.
   void store(Acc* c, int64_t ldc, int64_t m, int64_t n, int64_t channel, int64_t offset, T* scratch,
              PanelSums<Acc>& sums) const;

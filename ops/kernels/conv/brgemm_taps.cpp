@@ -307,6 +307,8 @@ void TapEngine<T>::run_panel(const Block& block, const PhaseWork& work, const Pa
           tap_a[static_cast<size_t>(t)] = memory.a + run.a + i * a_pixel_ + tap.a + k0;
           tap_b[static_cast<size_t>(t)] = panel.b + tap.b + k0 * gemm_.nr;
         }
+        if (last && i + step < run.length)
+          output_.fetch(std::min(step, run.length - i - step), panel.n, out + step * output_pixel_);
         if (batch > 0)
           gemm_.run({.m = m,
                      .n = panel.n,
