@@ -166,8 +166,7 @@ void Tensor::backward(const Tensor& gradient, bool retain_graph) const {
   check(gradient.defined() || numel() == 1, "backward",
         "gradient: expected one for a tensor that is not a scalar, got undefined for {}", *this);
   check(!gradient.defined() || (gradient.shape() == shape() && is_floating(gradient.dtype())),
-        "backward", "gradient: expected a floating tensor of shape {}, got {}", shape(),
-        gradient);
+        "backward", "gradient: expected a floating tensor of shape {}, got {}", shape(), gradient);
   const auto root = variable(*this);  // a hook may let go of this tensor
   const BackwardMode mode;
   run_backward(*root, gradient.defined() ? gradient.detach() : ones_like(*this), retain_graph);
