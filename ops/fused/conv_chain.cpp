@@ -4,6 +4,7 @@
 
 #include "quern/autograd/grad_mode.h"
 #include "quern/ops/activation.h"
+#include "quern/ops/autocast.h"
 #include "quern/ops/batch_norm.h"
 #include "quern/ops/binary.h"
 #include "quern/ops/conv2d.h"
@@ -61,8 +62,9 @@ Tensor detail::conv_chain_composed(const Tensor& x, const ConvChain& chain, bool
   return relu(y);
 }
 
-Tensor conv_chain(const Tensor& x, const ConvChain& chain, bool training) {
-  check_chain(x, chain, training);
+Tensor conv_chain(const Tensor& x_any, const ConvChain& chain, bool training) {
+  check_chain(x_any, chain, training);
+  const Tensor x = autocast::lower(x_any);
   if (training) return detail::conv_chain_train(x, chain);
   return recorded(x, chain) ? detail::conv_chain_composed(x, chain, false)
                             : detail::conv_chain_eval(x, chain);

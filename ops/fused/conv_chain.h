@@ -27,9 +27,10 @@ struct ConvChain {
 };
 
 /// relu(branch(x)), or relu(branch(x) + x), or relu(branch(x) + projection(x)).
-///   x  [N, C, H, W], f32, bf16 or f64; the output has its format, and its dtype or, under autocast, bf16
-/// The same as the composition of conv2d, batch_norm, relu and add in arguments, casts, gradients and
-/// what happens to the running statistics; it rounds bf16 less often. Computed in channels_last.
+///   x  [N, C, H, W], f32, bf16 or f64; the output has its format and dtype
+/// Autocast takes an f32 x as bf16, for the shortcut too, and f32 weights.
+/// The same as the composition of conv2d, batch_norm, relu and add in arguments, gradients and what
+/// happens to the running statistics; it rounds bf16 less often. Computed in channels_last.
 /// Errors: as those of conv2d and batch_norm; a shortcut of another shape than the branch.
 Tensor conv_chain(const Tensor& x, const ConvChain& chain, bool training);
 

@@ -1,7 +1,6 @@
 // conv_chain in evaluation: a batch norm by running statistics is a factor and a summand a channel.
 // They stay in f32 and are applied to the sums of the convolution before they are rounded, so that
 // the packed weights are those of conv2d, and a changed statistic costs no packing.
-#include "quern/ops/autocast.h"
 #include "quern/ops/fused/conv_stage.h"
 #include "quern/tensor/raw.h"
 
@@ -28,7 +27,7 @@ void run(const ConvStage& stage, const Tensor& x, const Tensor& y, ForwardFusion
 }  // namespace
 
 Tensor detail::conv_chain_eval(const Tensor& x_any, const ConvChain& chain) {
-  const Tensor x = raw::contiguous(autocast::lower(x_any), MemoryFormat::channels_last);
+  const Tensor x = raw::contiguous(x_any, MemoryFormat::channels_last);
   Tensor y = x;
   for (const ConvStage& stage : chain.stages.first(chain.stages.size() - 1)) {
     const Tensor next = output_of(stage, y);

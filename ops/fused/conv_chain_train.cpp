@@ -199,7 +199,7 @@ struct Trained {
 }  // namespace
 
 Tensor detail::conv_chain_train(const Tensor& x_any, const ConvChain& chain) {
-  const Tensor x = contiguous(autocast::lower(x_any), MemoryFormat::channels_last);
+  const Tensor x = contiguous(x_any, MemoryFormat::channels_last);
   Trained trained{.x = SavedTensor(kOp, x), .shortcut = chain.shortcut, .stages = {}};
   Tensors inputs{x};
   const auto run = [&](const ConvStage& stage, const Tensor& input, const Stage* before) {

@@ -162,6 +162,23 @@ TEST_CASE("conv_chain in evaluation under autocast rounds the weights once") {
   }
 }
 
+TEST_CASE("conv_chain under autocast gives bf16 whether a gradient is wanted or not") {
+  for (const Case& c : kCases)
+    for (const bool training : {false, true}) {
+      CAPTURE(c.name);
+      CAPTURE(training);
+      const Network network(c, rounded(DType::f32));
+      Tensor x = random(c.x, 1, DType::f32);
+      const AutocastGuard autocast;
+      CHECK(conv_chain(x, network.chain(), training).dtype() == DType::bf16);
+      x.requires_grad_();
+      const Tensor y = conv_chain(x, network.chain(), training);
+      CHECK(y.dtype() == DType::bf16);
+      y.backward(ones_like(y));
+      CHECK(x.grad().dtype() == DType::f32);
+    }
+}
+
 TEST_CASE("conv_chain in evaluation takes norms without weight and bias") {
   const Case& c = kCases[3];
   Network network(c, rounded(DType::f32));
