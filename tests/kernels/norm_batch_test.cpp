@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "kernels/gemm_oracle.h"
+#include "kernels/records.h"
 #include "quern/ops/kernels/norm/batch_norm.h"
 #include "quern/ops/kernels/norm/batch_norm_registry.h"
 #include "quern/tensor/cpu_features.h"
@@ -163,22 +164,10 @@ void check_backward(const BatchNormKernel& kernel, const Block& block, const Ele
     }
 }
 
-template <class F>
-void each_supported(F f) {
-  for (const BatchNormKernel* kernel : batch_norm_kernels()) {
-    if (!cpu_has(kernel->isa)) {
-      MESSAGE("skipped: CPU has no " << to_string(kernel->isa) << " for " << kernel->name);
-      continue;
-    }
-    CAPTURE(std::string(kernel->name));
-    f(*kernel);
-  }
-}
-
 }  // namespace
 
 TEST_CASE("batch_norm kernels on blocks around the sizes of vectors") {
-  each_supported([](const BatchNormKernel& kernel) {
+  test::each_runnable(batch_norm_kernels(), [](const BatchNormKernel& kernel) {
     for (int64_t rows : {1, 2, 5, 31, 64, 71})
       for (int64_t channels : {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 33, 64, 67, 81}) {
         CAPTURE(rows);
@@ -194,7 +183,7 @@ TEST_CASE("batch_norm kernels on blocks around the sizes of vectors") {
 
 TEST_CASE("batch_norm statistics of a large mean keep the variance") {
   // In f32 E[x²] - E[x]² of these would lose all digits: u·1e8 is 6, and the variance 1/3.
-  each_supported([](const BatchNormKernel& kernel) {
+  test::each_runnable(batch_norm_kernels(), [](const BatchNormKernel& kernel) {
     if (kernel.dtype == DType::bf16) return;  // which cannot hold such numbers
     for (int64_t channels : {3, 16, 70}) {
       const Block block(kernel, 97, channels);
@@ -204,7 +193,7 @@ TEST_CASE("batch_norm statistics of a large mean keep the variance") {
 }
 
 TEST_CASE("batch_norm kernels let NaN through") {
-  each_supported([](const BatchNormKernel& kernel) {
+  test::each_runnable(batch_norm_kernels(), [](const BatchNormKernel& kernel) {
     const Block block(kernel, 19, 18);
     const Elements x = block.elements([](int64_t i) { return i == 5 * 18 + 17 ? kNaN : 1.0; });
     const Elements one = block.parameters(1), y = block.elements([](int64_t) { return 0.0; });
@@ -220,7 +209,7 @@ TEST_CASE("batch_norm kernels let NaN through") {
 
 TEST_CASE("batch_norm passes merge blocks, the same for any number of threads") {
   const int threads = num_threads();
-  each_supported([](const BatchNormKernel& kernel) {
+  test::each_runnable(batch_norm_kernels(), [](const BatchNormKernel& kernel) {
     for (const BatchNormSize size :
          {BatchNormSize{3, 1153, 5}, {2, 20000, 2}, {5, 49, 300}, {300, 1, 7}}) {
       const int64_t count = size.images * size.pixels * size.channels;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/gemm_oracle.h"
+#include "kernels/records.h"
 #include "quern/ops/kernels/norm/join.h"
 #include "quern/ops/kernels/norm/join_registry.h"
 #include "quern/tensor/cpu_features.h"
@@ -160,24 +161,19 @@ void check_apply(const JoinKernel& kernel, const Problem& p, const Elements& out
 }
 
 template <class F>
-void each_supported(F f) {
-  for (const JoinKernel* kernel : join_kernels()) {
-    if (!cpu_has(kernel->isa)) {
-      MESSAGE("skipped: CPU has no " << to_string(kernel->isa) << " for " << kernel->name);
-      continue;
-    }
-    CAPTURE(std::string(kernel->name));
+void each_way(F f) {
+  test::each_runnable(join_kernels(), [&](const JoinKernel& kernel) {
     for (Shortcut shortcut : {Shortcut::none, Shortcut::identity, Shortcut::projection}) {
       CAPTURE(shortcut);
-      f(*kernel, shortcut);
+      f(kernel, shortcut);
     }
-  }
+  });
 }
 
 }  // namespace
 
 TEST_CASE("join kernels on blocks around the sizes of vectors") {
-  each_supported([](const JoinKernel& kernel, Shortcut shortcut) {
+  each_way([](const JoinKernel& kernel, Shortcut shortcut) {
     for (int64_t rows : {1, 2, 23})
       for (int64_t channels : {1, 3, 7, 8, 15, 16, 17, 33, 64, 67, 81}) {
         CAPTURE(rows);
@@ -192,7 +188,7 @@ TEST_CASE("join kernels on blocks around the sizes of vectors") {
 }
 
 TEST_CASE("join kernels let NaN through") {
-  each_supported([](const JoinKernel& kernel, Shortcut shortcut) {
+  each_way([](const JoinKernel& kernel, Shortcut shortcut) {
     Problem p(kernel, shortcut, 3, 18, 3);
     p.branch_v.set(p.block.stride + 17, kNaN);
     const Elements out = p.elements();
@@ -204,7 +200,7 @@ TEST_CASE("join kernels let NaN through") {
 
 TEST_CASE("join passes merge blocks, the same for any number of threads") {
   const int threads = num_threads();
-  each_supported([](const JoinKernel& kernel, Shortcut shortcut) {
+  each_way([](const JoinKernel& kernel, Shortcut shortcut) {
     for (const BatchNormSize size :
          {BatchNormSize{3, 1153, 5}, {5, 49, 300}, {1, 1, 7}, {1, 2100, 64}}) {
       const int64_t rows = size.images * size.pixels;

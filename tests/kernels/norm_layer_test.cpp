@@ -5,9 +5,9 @@
 #include <cmath>
 
 #include "kernels/gemm_oracle.h"
+#include "kernels/records.h"
 #include "quern/ops/kernels/norm/layer_norm.h"
 #include "quern/ops/kernels/norm/layer_norm_registry.h"
-#include "quern/tensor/cpu_features.h"
 #include "quern/tensor/parallel.h"
 
 using namespace quern;
@@ -122,22 +122,10 @@ struct Case {
   std::vector<double> dweight, dbias;
 };
 
-template <class F>
-void each_supported(F f) {
-  for (const LayerNormKernel* kernel : layer_norm_kernels()) {
-    if (!cpu_has(kernel->isa)) {
-      MESSAGE("skipped: CPU has no " << to_string(kernel->isa) << " for " << kernel->name);
-      continue;
-    }
-    CAPTURE(std::string(kernel->name));
-    f(*kernel);
-  }
-}
-
 }  // namespace
 
 TEST_CASE("layer_norm kernels on rows around the sizes of vectors") {
-  each_supported([](const LayerNormKernel& kernel) {
+  test::each_runnable(layer_norm_kernels(), [](const LayerNormKernel& kernel) {
     for (int64_t rows : {1, 2, 67})
       for (int64_t columns : {2, 3, 7, 8, 9, 15, 16, 17, 33, 63, 64, 65, 130}) {
         CAPTURE(rows);
@@ -150,7 +138,7 @@ TEST_CASE("layer_norm kernels on rows around the sizes of vectors") {
 }
 
 TEST_CASE("layer_norm kernels on rows longer than a segment, and of a large mean") {
-  each_supported([](const LayerNormKernel& kernel) {
+  test::each_runnable(layer_norm_kernels(), [](const LayerNormKernel& kernel) {
     Case longer(kernel, {3, 10001});
     longer.run();
     longer.check();
@@ -162,7 +150,7 @@ TEST_CASE("layer_norm kernels on rows longer than a segment, and of a large mean
 }
 
 TEST_CASE("a row of one column is its bias") {
-  each_supported([](const LayerNormKernel& kernel) {
+  test::each_runnable(layer_norm_kernels(), [](const LayerNormKernel& kernel) {
     Case one(kernel, {4, 1});
     one.bias.set(0, 0.5);
     one.run();
@@ -173,7 +161,7 @@ TEST_CASE("a row of one column is its bias") {
 
 TEST_CASE("layer_norm gives the same bits for any number of threads") {
   const int threads = num_threads();
-  each_supported([](const LayerNormKernel& kernel) {
+  test::each_runnable(layer_norm_kernels(), [](const LayerNormKernel& kernel) {
     set_num_threads(1);
     Case first(kernel, {3000, 37});
     first.run();

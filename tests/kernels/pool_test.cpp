@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "kernels/gemm_oracle.h"
+#include "kernels/records.h"
 #include "quern/ops/kernels/pool/pool.h"
 #include "quern/ops/kernels/pool/pool_registry.h"
 #include "quern/tensor/cpu_features.h"
@@ -141,22 +142,10 @@ PoolWindows make(int64_t in, const PoolStep& step, const Windows& windows) {
                          windows.count_include_pad);
 }
 
-template <class F>
-void each_supported(F f) {
-  for (const PoolKernel* kernel : pool_kernels()) {
-    if (!cpu_has(kernel->isa)) {
-      MESSAGE("skipped: CPU has no " << to_string(kernel->isa) << " for " << kernel->name);
-      continue;
-    }
-    CAPTURE(std::string(kernel->name));
-    f(*kernel);
-  }
-}
-
 }  // namespace
 
 TEST_CASE("pool kernels on channels around the sizes of vectors") {
-  each_supported([](const PoolKernel& kernel) {
+  test::each_runnable(pool_kernels(), [](const PoolKernel& kernel) {
     for (int64_t channels : {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 33})
       for (const Windows& windows : {kWindows[0], kWindows[3]}) {
         if (channels > kernel.max_channels) continue;
@@ -169,7 +158,7 @@ TEST_CASE("pool kernels on channels around the sizes of vectors") {
 }
 
 TEST_CASE("pool kernels on windows of all kinds") {
-  each_supported([](const PoolKernel& kernel) {
+  test::each_runnable(pool_kernels(), [](const PoolKernel& kernel) {
     for (const Windows& windows : kWindows)
       for (int64_t h : {5, 8, 13}) {
         CAPTURE(h);
@@ -190,7 +179,7 @@ TEST_CASE("pool kernels on windows of all kinds") {
 }
 
 TEST_CASE("pool kernels on long rows") {
-  each_supported([](const PoolKernel& kernel) {
+  test::each_runnable(pool_kernels(), [](const PoolKernel& kernel) {
     for (const Windows& windows : {kWindows[0], kWindows[3], kWindows[5]}) {
       Case one(kernel, 1, kernel.min_channels, make(4, windows.h, windows),
                make(1100, windows.w, windows));
@@ -201,7 +190,7 @@ TEST_CASE("pool kernels on long rows") {
 }
 
 TEST_CASE("max_pool counts more than 256 taps") {
-  each_supported([](const PoolKernel& kernel) {
+  test::each_runnable(pool_kernels(), [](const PoolKernel& kernel) {
     const Windows windows{{17, 5, 8, 1}, {18, 3, 9, 1}};
     Case one(kernel, 1, std::min<int64_t>(19, kernel.max_channels), make(23, windows.h, windows),
              make(21, windows.w, windows));
@@ -211,7 +200,7 @@ TEST_CASE("max_pool counts more than 256 taps") {
 }
 
 TEST_CASE("a window between dilated taps is empty: -inf, and no gradient") {
-  each_supported([](const PoolKernel& kernel) {
+  test::each_runnable(pool_kernels(), [](const PoolKernel& kernel) {
     const Windows windows{{2, 1, 1, 10}, {1, 1, 0, 1}};  // taps at -1 and 9 of 0..8
     Case one(kernel, 1, std::min<int64_t>(3, kernel.max_channels), make(9, windows.h, windows),
              make(2, windows.w, windows));
@@ -223,7 +212,7 @@ TEST_CASE("a window between dilated taps is empty: -inf, and no gradient") {
 
 TEST_CASE("pool kernels give the same bits for any number of threads") {
   const int threads = num_threads();
-  each_supported([](const PoolKernel& kernel) {
+  test::each_runnable(pool_kernels(), [](const PoolKernel& kernel) {
     const auto run = [&](int n) {
       set_num_threads(n);
       const Windows& windows = kWindows[0];

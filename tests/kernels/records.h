@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -88,8 +89,12 @@ template <class List, class F>
 void each_runnable(const List& list, F f) {
   int skipped = 0;
   for (const auto* record : list) {
-    if (cpu_has(record->isa)) f(*record);
-    else ++skipped;
+    if (!cpu_has(record->isa)) {
+      ++skipped;
+      continue;
+    }
+    CAPTURE(std::string(record->name));
+    f(*record);
   }
   if (skipped > 0) MESSAGE(skipped, " records need an ISA that this CPU has not");
 }

@@ -1,5 +1,6 @@
 #include "quern/ops/kernels/norm/batch_norm.h"
 
+#include "quern/ops/kernels/moments.h"
 #include "quern/ops/kernels/norm/channel_blocks.h"
 
 namespace quern::kernels {
@@ -24,13 +25,7 @@ void batch_norm_stats(const BatchNormKernel& kernel, const BatchNormSize& size, 
         kernel.stats(block, at(x, offset), out[0], out[1]);
       },
       [](const Sums<2>& a, int64_t rows_a, const Sums<2>& b, int64_t rows_b, int64_t columns) {
-        const double share = static_cast<double>(rows_b) / static_cast<double>(rows_a + rows_b);
-        const double weight = share * static_cast<double>(rows_a);
-        for (int64_t i = 0; i < columns; ++i) {
-          const double delta = b[0][i] - a[0][i];
-          a[0][i] += delta * share;
-          a[1][i] += b[1][i] + delta * delta * weight;
-        }
+        merge_moments(a[0], a[1], rows_a, b[0], b[1], rows_b, columns);
       });
 }
 
