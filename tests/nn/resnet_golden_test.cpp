@@ -20,7 +20,7 @@
 namespace quern {
 namespace {
 
-constexpr int64_t kBatch = 4, kImage = 33, kInputStream = 1204, kSteps = 3;
+constexpr int64_t kBatch = 2, kImage = 33, kInputStream = 1174, kSteps = 3;
 constexpr uint64_t kSeed = 2026;
 constexpr size_t kProjections = 16;
 
@@ -83,9 +83,9 @@ Run train(bool amp, MemoryFormat format, bool fuse) {
   const auto bound = static_cast<float>(std::sqrt(3.0));
   const Tensor x =
       raw::contiguous(uniform({kBatch, 3, kImage, kImage}, kInputStream, -bound, bound), format);
-  const Tensor target = from_vector<int64_t>({0, 37, 74, 111});
+  const Tensor target = from_vector<int64_t>({0, 37});
 
-  optim::SGD optimizer(model.parameters(), {.lr = 0.001, .momentum = 0.9, .weight_decay = 1e-4});
+  optim::SGD optimizer(model.parameters(), {.lr = 1e-4, .momentum = 0.9, .weight_decay = 1e-4});
   Run run;
   for (int64_t step = 0; step < kSteps; ++step) {
     optimizer.zero_grad();
@@ -170,10 +170,11 @@ const TensorDict& goldens() {
   return dict;
 }
 
-// The bound is the 1e-4 that makes two trainings the same for every practical purpose. PyTorch's
-// own f32 is at most 7.1e-6 away from its f64 on this batch (gradients), which was chosen for flipping
-// no ReLU mask op by op. Fused, other roundings flip one in layer4.1 (f64: below 0 by some 4e-6),
-// which moves all gradients before it by half a percent; conv_chain_test holds the blocks tightly.
+// The bound is the 1e-4 that makes two trainings the same for every practical purpose. PyTorch's own
+// f32 is at most 1.2e-5 away from its f64 on this batch (gradients), which was chosen for keeping
+// clear of ReLU's corner: see make_goldens.py. Three steps move a weight tensor by 2e-5 of its norm
+// in the median, 6e-4 at most, so weights are held to 2e-6 (rounding makes 1.3e-7): a wrong update
+// shows.
 TEST_CASE("resnet50 in f32 follows PyTorch through three steps of SGD") {
   for_each_way([](MemoryFormat format, bool fuse) {
     for_each_quantity(train(false, format, fuse),
@@ -181,7 +182,7 @@ TEST_CASE("resnet50 in f32 follows PyTorch through three steps of SGD") {
                         CAPTURE(quantity);
                         const double distance = worst(distances(mine, goldens().at(quantity)));
                         MESSAGE(quantity << ": " << distance);
-                        CHECK(distance < (fuse && quantity == "grads" ? 1e-2 : 1e-4));
+                        CHECK(distance < (quantity == "weights" ? 2e-6 : 1e-4));
                       });
   });
 }

@@ -108,10 +108,13 @@ def make_ops():
     save_safetensors(GOLDENS / "ops.safetensors", tensors)
 
 
-# ResNet-50: the recipe that tests/nn/resnet_golden_test.cpp repeats. INPUT is the stream, out of 300 tried, for
-# which no ReLU sees a value within 3.9e-6 of zero: an f32 rounding error then flips no mask. A flip is a
-# legitimate difference, but one among the 2048 values of a late layer moves all gradients by a percent.
-BATCH, IMAGE, INPUT, STEPS, SEED, LR, MOMENTUM, DECAY = 4, 33, 1204, 3, 2026, 0.001, 0.9, 1e-4
+# ResNet-50: the recipe that tests/nn/resnet_golden_test.cpp repeats. INPUT is the stream, out of 3000 tried, whose
+# 644,480 inputs of ReLUs keep furthest from zero in the first step: in f64 none is nearer than 8.8 times the rms
+# difference that PyTorch's f32 has in its layer (8.3e-6 in all, 2.2e-7 to 4.8e-6 a layer). So no rounding of f32
+# flips a mask. A flip is a legitimate difference, but one among the 2048 values of a late layer moves all
+# gradients by a percent. Later steps have such values (4.2 and 1.7 times), whence a learning rate with which a flip
+# in one of them would move weights and statistics by no more than 2e-5.
+BATCH, IMAGE, INPUT, STEPS, SEED, LR, MOMENTUM, DECAY = 2, 33, 1174, 3, 2026, 1e-4, 0.9, 1e-4
 DIGESTS = 16
 
 
