@@ -37,7 +37,7 @@ EpilogueFusion epilogue_of(const DgradFusion& f) {
 template <class Acc>
 void PanelSums<Acc>::start_pivot(const SumTile& tile) {
   for (int64_t i = 0; i < tile.m; ++i) {
-    const Acc* row = static_cast<const Acc*>(tile.sums) + i * tile.sums_stride;
+    const Acc* row = static_cast<const Acc*>(tile.sums) + i * tile.stride;
     for (int64_t j = 0; j < n_; ++j) pivot[j] += row[j];
   }
   for (int64_t j = 0; j < n_; ++j) pivot[j] /= static_cast<Acc>(tile.m);
@@ -70,12 +70,13 @@ void PanelSums<Acc>::flush() {
 }
 
 template <class T>
-TileOutput<T>::TileOutput(const EpilogueFusion& fusion, const ImageStrides& strides, int64_t pixel,
-                          int nr, int64_t channels, int64_t blocks, T* output)
+TileOutput<T>::TileOutput(const EpilogueFusion& fusion, const GemmKernel& gemm,
+                          const ImageStrides& strides, int64_t pixel, int64_t channels,
+                          int64_t blocks, T* output)
     : fusion_(fusion),
+      gemm_(gemm),
       strides_(strides),
       pixel_(pixel),
-      nr_(nr),
       channels_(channels),
       blocks_(blocks),
       output_(output),
@@ -96,16 +97,16 @@ TileRows TileOutput<T>::gather(const void* tensor, int64_t offset, int64_t m, in
   if (!tensor) return {nullptr, 0};
   const T* from = static_cast<const T*>(tensor) + offset;
   if (strides_.c == 1) return {from, pixel_};
-  copy_matrix(sizeof(T), from, pixel_, strides_.c, scratch, nr_, m, n);
-  return {scratch, nr_};
+  copy_matrix(sizeof(T), from, pixel_, strides_.c, scratch, gemm_.nr, m, n);
+  return {scratch, gemm_.nr};
 }
 
 /// A tile to an output whose channels are not innermost.
 template <class T>
 void TileOutput<T>::scatter(const T* tile, int64_t m, int64_t n, T* to) const {
-  if (pixel_ == 1) return copy_matrix(sizeof(T), tile, 1, nr_, to, strides_.c, n, m);
+  if (pixel_ == 1) return copy_matrix(sizeof(T), tile, 1, gemm_.nr, to, strides_.c, n, m);
   for (int64_t j = 0; j < n; ++j)
-    for (int64_t i = 0; i < m; ++i) to[j * strides_.c + i * pixel_] = tile[i * nr_ + j];
+    for (int64_t i = 0; i < m; ++i) to[j * strides_.c + i * pixel_] = tile[i * gemm_.nr + j];
 }
 
 template <class T>
@@ -116,38 +117,46 @@ void TileOutput<T>::fetch(int64_t m, int64_t n, int64_t offset) const {
     for (int64_t i = 0; i < m; ++i)
       for (int64_t j = 0; j < n; j += line) __builtin_prefetch(p + i * pixel_ + j);
   };
-  if (!direct()) rows(output_ + offset);  // else it is C, which micro-kernels fetch
+  if (!direct()) rows(output_ + offset);  // else it is C, which the micro-kernel fetches
   if (fusion_.residual) rows(static_cast<const T*>(fusion_.residual) + offset);
   if (fusion_.x) rows(static_cast<const T*>(fusion_.x) + offset);
 }
 
 template <class T>
-void TileOutput<T>::store(Acc* c, int64_t ldc, int64_t m, int64_t n, int64_t channel,
-                          int64_t offset, T* scratch, PanelSums<Acc>& sums) const {
-  if (direct() && fusion_.kind == Kind::store) return;
+void TileOutput<T>::finish(GemmTile tile, int64_t channel, int64_t offset, int64_t next, T* scratch,
+                           PanelSums<Acc>& sums) const {
+  if (direct() && fusion_.kind == Kind::store) {
+    if (tile.batch > 0) gemm_.run(tile);
+    return;
+  }
+  const int64_t m = tile.m, n = tile.n;
   const bool innermost = strides_.c == 1;
   const int64_t items = innermost ? 0 : scratch_items(m) / 3;
   T* to = innermost ? output_ + offset : scratch;
-  const SumTile tile{.sums = c,
-                     .sums_stride = ldc,
-                     .m = m,
-                     .n = n,
-                     .out = to,
-                     .out_stride = innermost ? pixel_ : nr_};
-  const TileRows residual = gather(fusion_.residual, offset, m, n, scratch + items);
-  const Acc *scale = array(fusion_.scale, channel), *shift = array(fusion_.shift, channel);
-  switch (fusion_.kind) {
-    case Kind::store: kernel_.store(tile); break;
-    case Kind::activate: kernel_.activate(tile, scale, shift, residual, fusion_.relu); break;
-    case Kind::moments:
-      sums.prepare(tile);
-      kernel_.moments(tile, sums.pivot, sums.a, sums.b);
-      break;
-    case Kind::gradient:
-      sums.prepare(tile);
-      kernel_.gradient(tile, residual, gather(fusion_.x, offset, m, n, scratch + 2 * items), scale,
-                       shift, array(fusion_.mean, channel), sums.a, sums.b);
-      break;
+  const TileFinish finish{
+      .kind = fusion_.kind,
+      .out = to,
+      .out_stride = innermost ? pixel_ : gemm_.nr,
+      .next = innermost ? next : 0,
+      .scale = array(fusion_.scale, channel),
+      .shift = array(fusion_.shift, channel),
+      .center = fusion_.kind == Kind::moments ? sums.pivot : array(fusion_.mean, channel),
+      .residual = gather(fusion_.residual, offset, m, n, scratch + items),
+      .x = gather(fusion_.x, offset, m, n, scratch + 2 * items),
+      .relu = fusion_.relu,
+      .first = sums.a,
+      .second = sums.b};
+  if (gemm_.finishes && n == gemm_.nr && tile.batch > 0 && !sums.needs_pivot()) {
+    if (has_sums()) sums.prepare(m);
+    tile.finish = &finish;
+    gemm_.run(tile);
+  } else {
+    if (next != 0) fetch(m, n, offset + next);
+    if (tile.batch > 0) gemm_.run(tile);
+    const SumTile complete{.sums = tile.c, .stride = tile.ldc, .m = m, .n = n};
+    if (sums.needs_pivot()) sums.start_pivot(complete);
+    if (has_sums()) sums.prepare(m);
+    kernel_.run(complete, finish);
   }
   if (!innermost) scatter(to, m, n, output_ + offset);
 }

@@ -14,7 +14,8 @@ namespace quern::kernels {
 
 /// ForwardFusion or DgradFusion, in terms of the output that the engine writes.
 struct EpilogueFusion {
-  enum class Kind : uint8_t { store, activate, moments, gradient } kind = Kind::store;
+  using Kind = TileFinish::Kind;
+  Kind kind = Kind::store;
   const void *scale = nullptr, *shift = nullptr, *mean = nullptr;  // [channels]
   const void *residual = nullptr, *x = nullptr;                    // like the output
   bool relu = false;
@@ -38,11 +39,13 @@ class PanelSums {
     std::fill_n(first, n, 0.0);
     std::fill_n(second, n, 0.0);
   }
-  /// Room for m more rows, whose sums tell where the moments' pivot is to be.
-  void prepare(const SumTile& tile) {
-    if (rows_ + pending_ == 0 && moments_) start_pivot(tile);
-    if (pending_ + tile.m > kRows) flush();
-    pending_ += tile.m;
+  /// Is a first tile to tell where the moments' pivot is?
+  bool needs_pivot() const { return moments_ && rows_ + pending_ == 0; }
+  void start_pivot(const SumTile& tile);
+  /// Room for m more rows.
+  void prepare(int64_t m) {
+    if (pending_ + m > kRows) flush();
+    pending_ += m;
   }
   void flush();
 
@@ -50,8 +53,6 @@ class PanelSums {
   alignas(64) Acc a[kMaxChannels] = {}, b[kMaxChannels] = {};
 
  private:
-  void start_pivot(const SumTile& tile);
-
   bool moments_;
   int64_t n_, pending_ = 0, rows_ = 0;
   double *first_, *second_;
@@ -65,23 +66,21 @@ class TileOutput {
   using Kind = EpilogueFusion::Kind;
 
   /// `pixel`: elements between the rows of a tile in the output. `blocks` cells add to a channel's sums.
-  TileOutput(const EpilogueFusion& fusion, const ImageStrides& strides, int64_t pixel, int nr,
-             int64_t channels, int64_t blocks, T* output);
+  TileOutput(const EpilogueFusion& fusion, const GemmKernel& gemm, const ImageStrides& strides,
+             int64_t pixel, int64_t channels, int64_t blocks, T* output);
 
   /// May sums be formed where the output is? Not if the residual may be there too.
   bool direct() const { return std::is_same_v<T, Acc> && strides_.c == 1 && !fusion_.residual; }
-  /// Scratch that store() takes: tiles that have channels innermost, which the output has not.
-  int64_t scratch_items(int64_t mr) const { return strides_.c == 1 ? 0 : 3 * mr * nr_; }
+  /// Scratch that finish() takes: tiles that have channels innermost, which the output has not.
+  int64_t scratch_items(int64_t mr) const { return strides_.c == 1 ? 0 : 3 * mr * gemm_.nr; }
   PanelSums<Acc> sums(int64_t block, int64_t channel, int64_t n) const {
     if (!has_sums()) return {fusion_.kind, n, nullptr, nullptr};
     return {fusion_.kind, n, total(block, 0) + channel, total(block, 1) + channel};
   }
-  /// Asks for the memory that store() will touch, a tile before it is needed: rows of a tile are pages
-  /// of memory apart, where no hardware prefetcher looks (ResNet-50's dgrads in bf16: 0.90 of the time).
-  void fetch(int64_t m, int64_t n, int64_t offset) const;
-  /// Finishes m×n sums that belong at `offset` in the output, from `channel` on.
-  void store(Acc* c, int64_t ldc, int64_t m, int64_t n, int64_t channel, int64_t offset, T* scratch,
-             PanelSums<Acc>& sums) const;
+  /// The last products of a tile (none: its batch is 0), then what is fused: it belongs at `offset` in
+  /// the output, from `channel` on, and the next one `next` items on (0: none).
+  void finish(GemmTile tile, int64_t channel, int64_t offset, int64_t next, T* scratch,
+              PanelSums<Acc>& sums) const;
   /// The channels' sums over all blocks, in their order; block i has pixels(i).
   void merge(FunctionRef<int64_t(int64_t)> pixels) const;
 
@@ -91,14 +90,18 @@ class TileOutput {
     return totals_.as<double>() + (2 * block + which) * channels_;
   }
   const Acc* array(const void* p, int64_t channel) const {
-    return static_cast<const Acc*>(p) + channel;
+    return p ? static_cast<const Acc*>(p) + channel : nullptr;
   }
+  /// Asks for the memory of a tile before it is needed: its rows are pages of memory apart, where no
+  /// hardware prefetcher looks (ResNet-50's dgrads in bf16: 0.90 of the time).
+  void fetch(int64_t m, int64_t n, int64_t offset) const;
   TileRows gather(const void* tensor, int64_t offset, int64_t m, int64_t n, T* scratch) const;
   void scatter(const T* tile, int64_t m, int64_t n, T* to) const;
 
   EpilogueFusion fusion_;
+  const GemmKernel& gemm_;
   ImageStrides strides_;
-  int64_t pixel_, nr_, channels_, blocks_;
+  int64_t pixel_, channels_, blocks_;
   T* output_;
   const TileKernel& kernel_;
   Workspace totals_;    // [block][2][channels]

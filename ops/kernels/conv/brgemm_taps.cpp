@@ -123,7 +123,7 @@ TapEngine<T>::TapEngine(const TapConv& conv, const GemmKernel& gemm, const T* so
       panels_(panel_count(gemm, conv.output_channels)),
       k_block_(pass_of_k()),
       cells_(cut()),
-      output_(epilogue, out_strides_, output_pixel_, gemm.nr, output_total_, cells_.grid.count(),
+      output_(epilogue, gemm, out_strides_, output_pixel_, output_total_, cells_.grid.count(),
               output),
       direct_(output_.direct()) {}
 
@@ -307,20 +307,19 @@ void TapEngine<T>::run_panel(const Block& block, const PhaseWork& work, const Pa
           tap_a[static_cast<size_t>(t)] = memory.a + run.a + i * a_pixel_ + tap.a + k0;
           tap_b[static_cast<size_t>(t)] = panel.b + tap.b + k0 * gemm_.nr;
         }
-        if (last && i + step < run.length)
-          output_.fetch(std::min(step, run.length - i - step), panel.n, out + step * output_pixel_);
-        if (batch > 0)
-          gemm_.run({.m = m,
-                     .n = panel.n,
-                     .k = std::min(k_block_, k_ - k0),
-                     .batch = batch,
-                     .a = tap_a.data(),
-                     .lda = a_pixel_,
-                     .b = tap_b.data(),
-                     .c = c,
-                     .ldc = ldc,
-                     .accumulate = !first});
-        if (last) output_.store(c, ldc, m, panel.n, panel.first, out, memory.scratch, sums);
+        const GemmTile tile{.m = m,
+                            .n = panel.n,
+                            .k = std::min(k_block_, k_ - k0),
+                            .batch = batch,
+                            .a = tap_a.data(),
+                            .lda = a_pixel_,
+                            .b = tap_b.data(),
+                            .c = c,
+                            .ldc = ldc,
+                            .accumulate = !first};
+        const int64_t next = i + step < run.length ? step * output_pixel_ : 0;
+        if (last) output_.finish(tile, panel.first, out, next, memory.scratch, sums);
+        else if (batch > 0) gemm_.run(tile);
         if (k_block_ < k_) sum += gemm_.mr * gemm_.nr;
       }
     }

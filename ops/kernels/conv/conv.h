@@ -11,7 +11,7 @@
 //    each tap is an offset (pack.h), or read where it lies; the weight is packed in panels
 //    (brgemm_weight.cpp; kept between calls by ops/pack_cache.h).
 // 4. For each tile of output pixels and channels one call of the batch-reduce GEMM micro-kernel
-//    (gemm/gemm_kernel.h) adds up the products of all taps, and the tile is stored.
+//    (gemm/gemm_kernel.h) adds up the products of all taps and finishes the tile (gemm/tile_finish.h).
 // 5. Backward, the closure that conv2d recorded asks for dgrad, the gradient of x: steps 2 to 4
 //    with dy as the source and other taps, one set for each remainder of a pixel modulo the stride;
 //    and for wgrad, the gradient of the weight (brgemm_wgrad_outer.cpp where channels are innermost,

@@ -10,52 +10,39 @@ template <class T>
 struct Naive {
   using S = Accumulator<T>;
 
-  /// out = f(sum, row, column) for every element.
-  template <class F>
-  static void each(const SumTile& tile, F f) {
-    for (int64_t i = 0; i < tile.m; ++i)
-      for (int64_t j = 0; j < tile.n; ++j)
-        static_cast<T*>(tile.out)[i * tile.out_stride + j] =
-            static_cast<T>(f(static_cast<const S*>(tile.sums)[i * tile.sums_stride + j], i, j));
-  }
   static S at(TileRows rows, int64_t i, int64_t j) {
     return static_cast<S>(static_cast<const T*>(rows.data)[i * rows.stride + j]);
   }
   static const S* array(const void* p) { return static_cast<const S*>(p); }
   static S* array(void* p) { return static_cast<S*>(p); }
 
-  static void store(const SumTile& tile) {
-    each(tile, [](S sum, int64_t, int64_t) { return sum; });
+  /// What element (i, j), whose sum is v, becomes.
+  static S finish(const TileFinish& f, S v, int64_t i, int64_t j) {
+    using enum TileFinish::Kind;
+    if (f.kind == activate) v = array(f.scale)[j] * v + array(f.shift)[j];
+    if ((f.kind == activate || f.kind == gradient) && f.residual.data) v += at(f.residual, i, j);
+    if (f.kind == activate && f.relu && v <= 0) v = 0;
+    if (f.kind == moments) {
+      const S distance = v - array(f.center)[j];
+      array(f.first)[j] += distance;
+      array(f.second)[j] += distance * distance;
+    }
+    if (f.kind == gradient) {
+      const S x = at(f.x, i, j);
+      if (array(f.scale)[j] * x + array(f.shift)[j] <= 0) v = 0;
+      array(f.first)[j] += v;
+      array(f.second)[j] += v * (x - array(f.center)[j]);
+    }
+    return v;
   }
-  static void activate(const SumTile& tile, const void* scale, const void* shift, TileRows residual,
-                       bool relu) {
-    each(tile, [&](S sum, int64_t i, int64_t j) {
-      S v = array(scale)[j] * sum + array(shift)[j];
-      if (residual.data) v += at(residual, i, j);
-      return relu && v <= 0 ? S(0) : v;
-    });
-  }
-  static void moments(const SumTile& tile, const void* pivot, void* d, void* d2) {
-    each(tile, [&](S sum, int64_t, int64_t j) {
-      const S distance = sum - array(pivot)[j];
-      array(d)[j] += distance;
-      array(d2)[j] += distance * distance;
-      return sum;
-    });
-  }
-  static void gradient(const SumTile& tile, TileRows residual, TileRows x, const void* scale,
-                       const void* shift, const void* mean, void* s, void* sx) {
-    each(tile, [&](S sum, int64_t i, int64_t j) {
-      const S v = at(x, i, j);
-      S dz = residual.data ? sum + at(residual, i, j) : sum;
-      if (array(scale)[j] * v + array(shift)[j] <= 0) dz = 0;
-      array(s)[j] += dz;
-      array(sx)[j] += dz * (v - array(mean)[j]);
-      return dz;
-    });
+  static void run(const SumTile& tile, const TileFinish& f) {
+    for (int64_t i = 0; i < tile.m; ++i)
+      for (int64_t j = 0; j < tile.n; ++j)
+        static_cast<T*>(f.out)[i * f.out_stride + j] =
+            static_cast<T>(finish(f, static_cast<const S*>(tile.sums)[i * tile.stride + j], i, j));
   }
   static constexpr TileKernel record(const char* name, DType dtype) {
-    return {name, Isa::portable, dtype, store, activate, moments, gradient};
+    return {name, Isa::portable, dtype, run};
   }
 };
 

@@ -12,77 +12,80 @@ struct TileLoops {
   using V = Vec<T, Arch>;
   using S = Wide<T>;  // of the sums
 
-  static const S* sums(const SumTile& tile, int64_t row) {
-    return static_cast<const S*>(tile.sums) + row * tile.sums_stride;
-  }
-  static T* out(const SumTile& tile, int64_t row) {
-    return static_cast<T*>(tile.out) + row * tile.out_stride;
-  }
+  const SumTile& tile;
+  const TileFinish& f;
+
+  const S* sums(int64_t row) const { return static_cast<const S*>(tile.sums) + row * tile.stride; }
+  T* out(int64_t row) const { return static_cast<T*>(f.out) + row * f.out_stride; }
   static const T* row_of(TileRows rows, int64_t row) {
     return static_cast<const T*>(rows.data) + row * rows.stride;
   }
   static const S* array(const void* p) { return static_cast<const S*>(p); }
   static S* array(void* p) { return static_cast<S*>(p); }
 
-  static void store(const SumTile& tile) {
+  void store() const {
     each_vector<T, Arch>(tile.n, [&](int64_t j, int, auto lanes) {
-      for (int64_t i = 0; i < tile.m; ++i)
-        lanes.store(out(tile, i) + j, lanes.load(sums(tile, i) + j));
+      for (int64_t i = 0; i < tile.m; ++i) lanes.store(out(i) + j, lanes.load(sums(i) + j));
     });
   }
 
-  static void activate(const SumTile& tile, const void* scale, const void* shift, TileRows residual,
-                       bool relu) {
+  void activate() const {
     each_vector<T, Arch>(tile.n, [&](int64_t j, int, auto lanes) {
-      const V a = lanes.load(array(scale) + j), b = lanes.load(array(shift) + j);
+      const V a = lanes.load(array(f.scale) + j), b = lanes.load(array(f.shift) + j);
       for (int64_t i = 0; i < tile.m; ++i) {
-        V v = xsimd::fma(a, lanes.load(sums(tile, i) + j), b);
-        if (residual.data) v += lanes.load(row_of(residual, i) + j);
-        if (relu) v = xsimd::select(v <= V(0), V(0), v);  // NaN passes
-        lanes.store(out(tile, i) + j, v);
+        V v = xsimd::fma(a, lanes.load(sums(i) + j), b);
+        if (f.residual.data) v += lanes.load(row_of(f.residual, i) + j);
+        if (f.relu) v = xsimd::select(v <= V(0), V(0), v);  // NaN passes
+        lanes.store(out(i) + j, v);
       }
     });
   }
 
-  static void moments(const SumTile& tile, const void* pivot, void* d_, void* d2_) {
-    S *d = array(d_), *d2 = array(d2_);
+  void moments() const {
     each_vector<T, Arch>(tile.n, [&](int64_t j, int, auto lanes) {
-      const V p = lanes.load(array(pivot) + j);
-      V sum = lanes.load(d + j), sum2 = lanes.load(d2 + j);
+      const V center = lanes.load(array(f.center) + j);
+      V first = lanes.load(array(f.first) + j), second = lanes.load(array(f.second) + j);
       for (int64_t i = 0; i < tile.m; ++i) {
-        const V v = lanes.load(sums(tile, i) + j), distance = v - p;
-        sum += distance;
-        sum2 = xsimd::fma(distance, distance, sum2);
-        lanes.store(out(tile, i) + j, v);
+        const V v = lanes.load(sums(i) + j), distance = v - center;
+        first += distance;
+        second = xsimd::fma(distance, distance, second);
+        lanes.store(out(i) + j, v);
       }
-      lanes.store(d + j, sum);
-      lanes.store(d2 + j, sum2);
+      lanes.store(array(f.first) + j, first);
+      lanes.store(array(f.second) + j, second);
     });
   }
 
-  static void gradient(const SumTile& tile, TileRows residual, TileRows x, const void* scale,
-                       const void* shift, const void* mean, void* s_, void* sx_) {
-    S *s = array(s_), *sx = array(sx_);
+  void gradient() const {
     each_vector<T, Arch>(tile.n, [&](int64_t j, int, auto lanes) {
-      const V a = lanes.load(array(scale) + j), b = lanes.load(array(shift) + j);
-      const V center = lanes.load(array(mean) + j);
-      V sum = lanes.load(s + j), sum_x = lanes.load(sx + j);
+      const V a = lanes.load(array(f.scale) + j), b = lanes.load(array(f.shift) + j);
+      const V center = lanes.load(array(f.center) + j);
+      V first = lanes.load(array(f.first) + j), second = lanes.load(array(f.second) + j);
       for (int64_t i = 0; i < tile.m; ++i) {
-        const V v = lanes.load(row_of(x, i) + j);
-        V dz = lanes.load(sums(tile, i) + j);
-        if (residual.data) dz += lanes.load(row_of(residual, i) + j);
-        dz = xsimd::select(xsimd::fma(a, v, b) <= V(0), V(0), dz);
-        sum += dz;
-        sum_x = xsimd::fma(dz, v - center, sum_x);
-        lanes.store(out(tile, i) + j, dz);
+        const V x = lanes.load(row_of(f.x, i) + j);
+        V dz = lanes.load(sums(i) + j);
+        if (f.residual.data) dz += lanes.load(row_of(f.residual, i) + j);
+        dz = xsimd::select(xsimd::fma(a, x, b) <= V(0), V(0), dz);
+        first += dz;
+        second = xsimd::fma(dz, x - center, second);
+        lanes.store(out(i) + j, dz);
       }
-      lanes.store(s + j, sum);
-      lanes.store(sx + j, sum_x);
+      lanes.store(array(f.first) + j, first);
+      lanes.store(array(f.second) + j, second);
     });
   }
 
+  static void run(const SumTile& tile, const TileFinish& f) {
+    const TileLoops loops{tile, f};
+    switch (f.kind) {
+      case TileFinish::Kind::store: return loops.store();
+      case TileFinish::Kind::activate: return loops.activate();
+      case TileFinish::Kind::moments: return loops.moments();
+      case TileFinish::Kind::gradient: return loops.gradient();
+    }
+  }
   static constexpr TileKernel record(const char* name, Isa isa, DType dtype) {
-    return {name, isa, dtype, store, activate, moments, gradient};
+    return {name, isa, dtype, run};
   }
 };
 

@@ -1,4 +1,4 @@
-#include "quern/ops/kernels/gemm/gemm_avx512.h"
+#include "quern/ops/kernels/gemm/finish_avx512.h"
 
 namespace quern::kernels {
 namespace {
@@ -15,11 +15,18 @@ __attribute__((always_inline)) inline void add_outer(Accumulators<kRows>& c, con
   }
 }
 
+struct F32Rows {
+  using Item = float;
+  static Columns load(const float* row) { return Columns::of(row); }
+  static __m512 load_half(const float* row) { return _mm512_loadu_ps(row); }
+  static void store(float* row, Columns v) { v.store(row); }
+};
+
 struct F32 {
   template <int kRows>
   static void run(const GemmTile& tile) {
     Accumulators<kRows> c;
-    Fetches fetches(tile);
+    Fetches fetches(tile, sizeof(float));
     for (int64_t i = 0; i < tile.batch; ++i) {
       const auto* a = static_cast<const float*>(tile.a[i]);
       const auto* b = static_cast<const float*>(tile.b[i]);
@@ -36,7 +43,7 @@ struct F32 {
       }
       if (even < tile.k) step(even);
     }
-    c.store(tile);
+    finish<F32Rows>(c, tile);
   }
 };
 
@@ -77,7 +84,7 @@ struct Bf16 {
     alignas(64) float wide[kRows][kBlock];
     const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xffff0000));
     Accumulators<kRows> c;
-    Fetches fetches(tile);
+    Fetches fetches(tile, sizeof(float));
     for (int64_t i = 0; i < tile.batch; ++i) {
       const auto* a = static_cast<const uint16_t*>(tile.a[i]);
       const auto* b = static_cast<const uint16_t*>(tile.b[i]);
@@ -110,7 +117,8 @@ constinit const GemmKernel gemm_f32_f32_f32_14x32_avx512{"gemm_f32_f32_f32_14x32
                                                          1,
                                                          1,
                                                          dispatch_rows<F32>,
-                                                         dispatch_rows<F32Outer>};
+                                                         dispatch_rows<F32Outer>,
+                                                         true};
 constinit const GemmKernel gemm_bf16_bf16_f32_14x32k2_avx512{"gemm_bf16_bf16_f32_14x32k2_avx512",
                                                              Isa::avx512,
                                                              DType::bf16,

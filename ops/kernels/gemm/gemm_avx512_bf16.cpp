@@ -1,4 +1,4 @@
-#include "quern/ops/kernels/gemm/gemm_avx512.h"
+#include "quern/ops/kernels/gemm/finish_avx512.h"
 
 namespace quern::kernels {
 namespace {
@@ -8,11 +8,13 @@ namespace {
 inline __m512bh broadcast_pair(const uint16_t* a) {
   int32_t pair;
   __builtin_memcpy(&pair, a, sizeof pair);
-  __m512i pairs = _mm512_set1_epi32(pair);
-#ifdef __clang__
-  asm("" : "+v"(pairs));  // clang 16 crashes when it folds the broadcast into vdpbf16ps
-#endif
-  return (__m512bh)pairs;
+  return (__m512bh)_mm512_set1_epi32(pair);
+}
+
+/// The instruction itself: left to the intrinsic, GCC 12 renames sums from step to step, until it spills
+/// some of them; and clang 16 crashes when it folds the broadcast.
+__attribute__((always_inline)) inline void add_products(__m512& c, __m512bh a, __m512bh b) {
+  asm("vdpbf16ps %2, %1, %0" : "+v"(c) : "v"(a), "v"(b));
 }
 
 inline __m512bh load_pairs(const uint16_t* b) { return (__m512bh)_mm512_loadu_si512(b); }
@@ -23,16 +25,42 @@ __attribute__((always_inline)) inline void add_pairs(Accumulators<kRows>& c, con
 #pragma GCC unroll 14
   for (int r = 0; r < kRows; ++r) {
     const __m512bh x = broadcast_pair(a + r * stride);
-    c.lo[r] = _mm512_dpbf16_ps(c.lo[r], x, b_lo);
-    c.hi[r] = _mm512_dpbf16_ps(c.hi[r], x, b_hi);
+    add_products(c.lo[r], x, b_lo);
+    add_products(c.hi[r], x, b_hi);
   }
 }
+
+/// Where vpermw finds columns 0..31 of a row for the upper halves of 32-bit lanes.
+alignas(64) constexpr int32_t kUpper[kNr] = {
+    0 << 16,  1 << 16,  2 << 16,  3 << 16,  4 << 16,  5 << 16,  6 << 16,  7 << 16,
+    8 << 16,  9 << 16,  10 << 16, 11 << 16, 12 << 16, 13 << 16, 14 << 16, 15 << 16,
+    16 << 16, 17 << 16, 18 << 16, 19 << 16, 20 << 16, 21 << 16, 22 << 16, 23 << 16,
+    24 << 16, 25 << 16, 26 << 16, 27 << 16, 28 << 16, 29 << 16, 30 << 16, 31 << 16};
+
+struct Bf16Rows {
+  using Item = uint16_t;
+  static Columns load(const uint16_t* row) {
+    const __m512i items = _mm512_loadu_si512(row);
+    const auto widen = [&](int column) __attribute__((always_inline)) {
+      return _mm512_castsi512_ps(
+          _mm512_maskz_permutexvar_epi16(0xaaaaaaaa, _mm512_load_si512(kUpper + column), items));
+    };
+    return {widen(0), widen(16)};
+  }
+  static __m512 load_half(const uint16_t* row) {
+    const __m256i items = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(row));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(items), 16));
+  }
+  static void store(uint16_t* row, Columns v) {
+    _mm512_storeu_si512(row, (__m512i)_mm512_cvtne2ps_pbh(v.hi, v.lo));
+  }
+};
 
 struct Bf16 {
   template <int kRows>
   static void run(const GemmTile& tile) {
     Accumulators<kRows> c;
-    Fetches fetches(tile);
+    Fetches fetches(tile, sizeof(uint16_t));
     for (int64_t i = 0; i < tile.batch; ++i) {
       const auto* a = static_cast<const uint16_t*>(tile.a[i]);
       const auto* b = static_cast<const uint16_t*>(tile.b[i]);
@@ -48,7 +76,7 @@ struct Bf16 {
       }
       if (even < tile.k) step(even);
     }
-    c.store(tile);
+    finish<Bf16Rows>(c, tile);
   }
 };
 
@@ -108,6 +136,7 @@ constinit const GemmKernel gemm_bf16_bf16_f32_14x32k2_avx512_bf16{
     2,
     2,
     dispatch_rows<Bf16>,
-    dispatch_rows<Bf16Outer>};
+    dispatch_rows<Bf16Outer>,
+    true};
 
 }  // namespace quern::kernels

@@ -24,6 +24,7 @@
 #pragma once
 #include <cstdint>
 
+#include "quern/ops/kernels/gemm/tile_finish.h"
 #include "quern/tensor/types.h"
 
 namespace quern::kernels {
@@ -43,6 +44,9 @@ struct GemmTile {
   void* c;  // [m][n], row r starts r·ldc elements on
   int64_t ldc;
   bool accumulate;  // false: C is written without being read (it may hold NaN)
+  /// Not null: what becomes of the sums, C not being written. Where the kernel finishes, n is nr and B
+  /// is packed.
+  const TileFinish* finish = nullptr;
 };
 
 struct GemmKernel {
@@ -53,6 +57,7 @@ struct GemmKernel {
   int k_multiple;  // what k must be a multiple of; the caller pads A and B with zeros
   void (*run)(const GemmTile&);
   void (*run_outer)(const GemmTile&) = nullptr;  // outer products; null: not offered
+  bool finishes = false;                         // run() takes GemmTile::finish
 };
 
 }  // namespace quern::kernels

@@ -1,0 +1,148 @@
+// What is done to a tile of sums: every tile kernel, and every micro-kernel that finishes its sums
+// itself, against the reference.
+//
+// Data are small integers and halves of them: all sums are exact in f32, so that results must be equal,
+// rounded once for bf16.
+#include <doctest/doctest.h>
+
+#include <limits>
+#include <vector>
+
+#include "conv_cases.h"
+#include "quern/ops/kernels/conv/tile_registry.h"
+#include "quern/tensor/dtype.h"
+#include "records.h"
+
+using namespace quern;
+using namespace quern::kernels;
+using namespace quern::test;
+using Kind = TileFinish::Kind;
+
+namespace {
+
+const TileKernel& reference(DType dtype) {
+  for (const TileKernel& kernel : conv_tile_reference)
+    if (kernel.dtype == dtype) return kernel;
+  throw Error("no reference");
+}
+
+struct Finishing {
+  Kind kind;
+  bool residual = false, relu = false;
+};
+constexpr Finishing kFinishings[] = {
+    {Kind::store},   {Kind::activate}, {Kind::activate, false, true}, {Kind::activate, true, true},
+    {Kind::moments}, {Kind::gradient}, {Kind::gradient, true}};
+
+/// What a tile is finished with, its rows further apart than it is wide.
+struct Operands {
+  Operands(DType dtype, int64_t m, int64_t n)
+      : stride(n + 3),
+        out(dtype, std::vector<double>(static_cast<size_t>(m * stride), 77)),
+        residual(dtype, integers(m * stride, 1)),
+        x(dtype, integers(m * stride, 2)),
+        scale(sum_dtype(dtype), halves(n, 3)),
+        shift(sum_dtype(dtype), halves(n, 4)),
+        center(sum_dtype(dtype), integers(n, 5)),
+        first(sum_dtype(dtype), integers(n, 6)),
+        second(sum_dtype(dtype), integers(n, 7)) {}
+
+  static std::vector<double> halves(int64_t n, uint32_t seed) {
+    std::vector<double> values = integers(n, seed);
+    for (double& value : values) value /= 2;
+    return values;
+  }
+  TileFinish finish(const Finishing& f) {
+    return {.kind = f.kind,
+            .out = out.data(),
+            .out_stride = stride,
+            .next = 0,
+            .scale = scale.data(),
+            .shift = shift.data(),
+            .center = center.data(),
+            .residual = {f.residual ? residual.data() : nullptr, stride},
+            .x = {x.data(), stride},
+            .relu = f.relu,
+            .first = first.data(),
+            .second = second.data()};
+  }
+  void check(Operands& expected) {
+    for (auto [got, right] :
+         {std::pair{&out, &expected.out}, {&first, &expected.first}, {&second, &expected.second}}) {
+      CHECK(got->guarded());
+      const std::vector<double> a = got->values(), b = right->values();
+      int64_t wrong = 0;
+      for (size_t i = 0; i < a.size(); ++i)
+        wrong += !(a[i] == b[i] || (std::isnan(a[i]) && std::isnan(b[i])));
+      CHECK(wrong == 0);
+    }
+  }
+
+  int64_t stride;
+  Buffer out, residual, x, scale, shift, center, first, second;
+};
+
+}  // namespace
+
+TEST_CASE("Tile kernels finish sums as the reference does") {
+  each_runnable(tile_kernels(), [](const TileKernel& kernel) {
+    for (const Finishing& f : kFinishings) {
+      for (int64_t m : {1, 2, 13}) {
+        for (int64_t n : {1, 7, 16, 32, 45}) {
+          INFO(std::string(kernel.name), " kind ", static_cast<int>(f.kind), " m ", m, " n ", n);
+          Buffer sums(sum_dtype(kernel.dtype), integers(m * (n + 1), 8));
+          if (f.kind == Kind::activate) sums.set(0, std::numeric_limits<double>::quiet_NaN());
+          const SumTile tile{.sums = sums.data(), .stride = n + 1, .m = m, .n = n};
+          Operands got(kernel.dtype, m, n), expected(kernel.dtype, m, n);
+          kernel.run(tile, got.finish(f));
+          reference(kernel.dtype).run(tile, expected.finish(f));
+          got.check(expected);
+        }
+      }
+    }
+  });
+}
+
+TEST_CASE("Micro-kernels finish their sums as the reference does") {
+  int finishing = 0;
+  each_runnable(gemm_kernels(), [&](const GemmKernel& gemm) {
+    if (!gemm.finishes) return;
+    ++finishing;
+    const int64_t k = 3 * gemm.k_multiple, n = gemm.nr;
+    Buffer a(gemm.a, integers(gemm.mr * k, 9)), b(gemm.b, integers(k * n, 10));
+    const void *rows = a.data(), *panel = b.data();
+    for (const Finishing& f : kFinishings) {
+      for (int64_t m = 1; m <= gemm.mr; ++m) {
+        for (bool accumulate : {false, true}) {
+          INFO(std::string(gemm.name), " kind ", static_cast<int>(f.kind), " m ", m,
+               accumulate ? " accumulate" : "");
+          Buffer c(gemm.c, integers(m * n, 11));
+          if (f.kind == Kind::activate) a.set(0, std::numeric_limits<double>::quiet_NaN());
+          GemmTile tile{.m = m,
+                        .n = n,
+                        .k = k,
+                        .batch = 1,
+                        .a = &rows,
+                        .lda = k,
+                        .b = &panel,
+                        .c = c.data(),
+                        .ldc = n,
+                        .accumulate = accumulate};
+          const std::vector<double> before = c.values();
+          Operands got(gemm.a, m, n), expected(gemm.a, m, n);
+          const TileFinish finish = got.finish(f);
+          tile.finish = &finish;
+          gemm.run(tile);
+          CHECK(c.values() == before);
+          tile.finish = nullptr;
+          gemm.run(tile);
+          reference(gemm.a).run({.sums = c.data(), .stride = n, .m = m, .n = n},
+                                expected.finish(f));
+          got.check(expected);
+          a.set(0, 1);
+        }
+      }
+    }
+  });
+  if (cpu_has(Isa::avx512)) CHECK(finishing > 0);
+}
