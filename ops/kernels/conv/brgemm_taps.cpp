@@ -2,7 +2,7 @@
 //
 //   for each cell (block of images and rows, range of panels), in parallel
 //     for each group
-//       copy the block of the source to scratch         aims at half of L2
+//       copy the block of the source to scratch         aims at half of L2; before, if cells share it
 //       for each panel of nr output channels
 //         for each phase of y, of x
 //           for each block of source channels           B of all taps aims at a quarter of L2
@@ -47,6 +47,7 @@ class TapEngine {
   TapEngine(const TapConv& conv, const GemmKernel& gemm, const T* source, const T* packed,
             const SourceMap& map, const EpilogueFusion& epilogue, T* output);
   void run() {
+    if (shared_items_ > 0) copy_shared();
     parallel_for(cells_.grid.count() * cells_.parts,
                  [&](int64_t cell) { run_cell(cell / cells_.parts, cell % cells_.parts); });
     output_.merge([&](int64_t block) { return pixels_of(cells_.grid[block]); });
@@ -72,6 +73,10 @@ class TapEngine {
   bool reads_in_place() const;
   int64_t pass_of_k() const;
   Cells cut() const;
+  int64_t scratch_items(const Block& block) const;
+  int64_t shared_items() const;
+  void copy_source(const Block& block, int64_t group, Extent channels, T* to) const;
+  void copy_shared() const;
   void run_cell(int64_t block, int64_t part) const;
   std::vector<PhaseWork> work_of(const Block& block) const;
   int64_t pixels_of(const Block& block) const;
@@ -95,6 +100,8 @@ class TapEngine {
   int64_t panels_;                  // of a group's output channels
   int64_t k_block_;                 // of one pass over a product
   Cells cells_;
+  int64_t shared_items_;  // of a block and group, if several cells read the same scratch
+  Workspace shared_;      // [block][group]
   TileOutput<T> output_;
   bool direct_;  // C is the output
 };
@@ -123,6 +130,8 @@ TapEngine<T>::TapEngine(const TapConv& conv, const GemmKernel& gemm, const T* so
       panels_(panel_count(gemm, conv.output_channels)),
       k_block_(pass_of_k()),
       cells_(cut()),
+      shared_items_(shared_items()),
+      shared_(cells_.grid.count() * conv.groups * shared_items_ * static_cast<int64_t>(sizeof(T))),
       output_(epilogue, gemm, out_strides_, output_pixel_, output_total_, cells_.grid.count(),
               output),
       direct_(output_.direct()) {}
@@ -220,13 +229,55 @@ std::vector<PhaseWork> TapEngine<T>::work_of(const Block& block) const {
 }
 
 template <class T>
+int64_t TapEngine<T>::scratch_items(const Block& block) const {
+  // A folded product reads on past the last position.
+  return Scratch(conv_.y, conv_.x, block.rows).image() * block.images * pitch_ + k_;
+}
+
+/// Where few blocks leave each to many cells, all read one copy (ResNet-50's 2048->512 at 7×7 on one
+/// image took 1.2 times as long when each of its 16 cells made its own); not where all copies together
+/// are far from fitting in L2, in which a cell finds its own.
+template <class T>
+int64_t TapEngine<T>::shared_items() const {
+  if (in_place_ || cells_.parts == 1) return 0;
+  const int64_t items = scratch_items(cells_.grid[0]), copies = cells_.grid.count() * conv_.groups;
+  return copies * items * static_cast<int64_t>(sizeof(T)) <= 2 * cache_sizes().l2 ? items : 0;
+}
+
+/// Some channels of a group.
+template <class T>
+void TapEngine<T>::copy_source(const Block& block, int64_t group, Extent channels, T* to) const {
+  const int64_t items = scratch_items(block), whole = k_ == conv_.k() ? items - k_ : 0;
+  // Channels up to k, and what follows the last position, stay zero.
+  if (channels.begin == 0) std::fill(to + whole, to + items, T{});
+  const int64_t first = group * conv_.source_channels + channels.begin;
+  copy_block({.item = sizeof(T),
+              .strides = source_strides_,
+              .channels = channels.size,
+              .position_stride = pitch_,
+              .channel_stride = 1,
+              .map = from_channel<Acc>(map_, first)},
+             conv_.y, conv_.x, block, source_ + first * source_strides_.c, to + channels.begin);
+}
+
+template <class T>
+void TapEngine<T>::copy_shared() const {
+  // Channels that pad k are zeroed together with the others.
+  const int64_t slices = k_ == conv_.k() ? ceil_div(conv_.source_channels, 64) : 1;
+  parallel_for(cells_.grid.count() * conv_.groups * slices, [&](int64_t i) {
+    const int64_t scratch = i / slices;
+    copy_source(cells_.grid[scratch / conv_.groups], scratch % conv_.groups,
+                piece(conv_.source_channels, slices, i % slices),
+                shared_.as<T>() + scratch * shared_items_);
+  });
+}
+
+template <class T>
 void TapEngine<T>::run_cell(int64_t block_index, int64_t part) const {
   const Block block = cells_.grid[block_index];
   const std::vector<PhaseWork> work = work_of(block);
-  // A folded product reads on past the last position.
-  const int64_t scratch_items =
-      in_place_ ? 0 : Scratch(conv_.y, conv_.x, block.rows).image() * block.images * pitch_ + k_;
-  const Workspace scratch(scratch_items * static_cast<int64_t>(sizeof(T)));
+  const bool own_scratch = !in_place_ && shared_items_ == 0;
+  const Workspace scratch(own_scratch ? scratch_items(block) * static_cast<int64_t>(sizeof(T)) : 0);
   int64_t pixels = 0;
   for (const PhaseWork& phase : work) {
     int64_t of_phase = 0;
@@ -238,22 +289,12 @@ void TapEngine<T>::run_cell(int64_t block_index, int64_t part) const {
   const Workspace finishing(output_.scratch_items(gemm_.mr) * static_cast<int64_t>(sizeof(T)));
 
   for (int64_t group = 0; group < conv_.groups; ++group) {
-    const T* from = source_ + group * conv_.source_channels * source_strides_.c;
-    const T* a =
-        from + block.image * source_strides_.n + block.row * conv_.y.stride() * source_strides_.y;
-    if (!in_place_) {
-      T* to = scratch.as<T>();
-      // Channels up to k, and what follows the last position, stay zero.
-      std::fill(k_ == conv_.k() ? to + scratch_items - k_ : to, to + scratch_items, T{});
-      copy_block({.item = sizeof(T),
-                  .strides = source_strides_,
-                  .channels = conv_.source_channels,
-                  .position_stride = pitch_,
-                  .channel_stride = 1,
-                  .map = from_channel<Acc>(map_, group * conv_.source_channels)},
-                 conv_.y, conv_.x, block, from, to);
-      a = to;
-    }
+    const T* a = scratch.as<T>();
+    if (in_place_)
+      a = source_ + group * conv_.source_channels + block.image * source_strides_.n +
+          block.row * conv_.y.stride() * source_strides_.y;
+    else if (own_scratch) copy_source(block, group, {0, conv_.source_channels}, scratch.as<T>());
+    else a = shared_.as<T>() + (block_index * conv_.groups + group) * shared_items_;
     for (int64_t p = panels_ * part / cells_.parts; p < panels_ * (part + 1) / cells_.parts; ++p) {
       const int64_t first = p * gemm_.nr;
       const Panel panel{.first = group * conv_.output_channels + first,
