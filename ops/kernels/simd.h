@@ -56,6 +56,11 @@ Halves<Arch> narrow(Words<Arch> v) {
 }
 
 template <class Arch>
+Vec<bfloat16, Arch> widened(Halves<Arch> v) {
+  return (typename Vec<bfloat16, Arch>::register_type)(widen<Arch>(v) << 16);
+}
+
+template <class Arch>
 Vec<double, Arch> load(const double* p) {
   return Vec<double, Arch>::load_unaligned(p);
 }
@@ -67,7 +72,7 @@ template <class Arch>
 Vec<bfloat16, Arch> load(const bfloat16* p) {
   Halves<Arch> half;
   __builtin_memcpy(&half, p, sizeof(half));
-  return (typename Vec<float, Arch>::register_type)(widen<Arch>(half) << 16);
+  return widened<Arch>(half);
 }
 
 template <class Arch>
@@ -78,20 +83,22 @@ template <class Arch>
 void store(float* p, Vec<float, Arch> v) {
   v.store_unaligned(p);
 }
+/// Rounded to nearest even.
 template <class Arch>
-void store(bfloat16* p, Vec<bfloat16, Arch> v) {
+Halves<Arch> to_bf16(Vec<bfloat16, Arch> v) {
 #ifdef __AVX512BF16__
-  if constexpr (kLanes<float, Arch> == 16) {  // subnormals become zero
-    const __m256bh half = _mm512_cvtneps_pbh(v.data);
-    __builtin_memcpy(static_cast<void*>(p), &half, sizeof(half));
-    return;
-  }
+  if constexpr (kLanes<float, Arch> == 16)
+    return (Halves<Arch>)_mm512_cvtneps_pbh(v.data);  // subnormals become zero
 #endif
   using Bits = typename Native<uint32_t, kLanes<float, Arch>>::type;
   const Bits bits = (Bits)v.data, high = bits >> 16;
   const Bits rounded = (bits + 0x7fff + (high & 1)) >> 16, quiet = high | 0x40;
   const Bits nan = (Bits)((Words<Arch>)(bits & 0x7fffffff) > 0x7f800000);
-  const Halves<Arch> half = narrow<Arch>((Words<Arch>)((nan & quiet) | (~nan & rounded)));
+  return narrow<Arch>((Words<Arch>)((nan & quiet) | (~nan & rounded)));
+}
+template <class Arch>
+void store(bfloat16* p, Vec<bfloat16, Arch> v) {
+  const Halves<Arch> half = to_bf16<Arch>(v);
   __builtin_memcpy(static_cast<void*>(p), &half, sizeof(half));
 }
 

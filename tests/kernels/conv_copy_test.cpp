@@ -72,64 +72,6 @@ TEST_CASE("Copy kernels interleave") {
   }
 }
 
-TEST_CASE("Copy kernels cut matrices into panels") {
-  // The matrix ends where its buffer does; panels have guards between them.
-  struct Panels {
-    int64_t width, pitch;
-  };
-  static constexpr Panels kPanels[] = {{14, 16}, {6, 16}, {16, 16}, {32, 32}, {8, 8}, {7, 16}};
-  const auto check = []<class T>(void (*cut)(const PanelCopy&), int64_t group, T) {
-    for (int64_t rows : {1, 2, 5}) {
-      for (int64_t cols : {1, 7, 8, 13, 14, 16, 31, 32, 33, 64, 77}) {
-        for (const Panels& panels : kPanels) {
-          const auto [width, pitch] = panels;
-          CAPTURE(rows);
-          CAPTURE(cols);
-          CAPTURE(width);
-          CAPTURE(pitch);
-          const int64_t src_stride = cols + 3, groups = (rows + group - 1) / group;
-          const int64_t panel_stride = groups * group * pitch + 5,
-                        count = (cols + width - 1) / width;
-          std::vector<T> src(static_cast<size_t>((rows - 1) * src_stride + cols));
-          std::iota(src.begin(), src.end(), T{100});
-          std::vector<T> got(static_cast<size_t>(count * panel_stride), T{7});
-          cut({.src = src.data(),
-               .src_stride = src_stride,
-               .rows = rows,
-               .cols = cols,
-               .dst = got.data(),
-               .panel_stride = panel_stride,
-               .width = width,
-               .pitch = pitch});
-          int64_t wrong = 0;
-          for (int64_t panel = 0; panel < count; ++panel) {
-            for (int64_t at = 0; at < panel_stride; ++at) {
-              const T item = got[static_cast<size_t>(panel * panel_stride + at)];
-              if (at >= groups * group * pitch) {
-                wrong += item != T{7};
-                continue;
-              }
-              const int64_t i = at / (group * pitch) * group + at % group;
-              const int64_t column = at / group % pitch, j = panel * width + column;
-              if (column >= width) continue;  // undefined
-              const T expected = j >= cols   ? T{7}
-                                 : i >= rows ? T{0}
-                                             : src[static_cast<size_t>(i * src_stride + j)];
-              wrong += item != expected;
-            }
-          }
-          CHECK(wrong == 0);
-        }
-      }
-    }
-  };
-  for (const CopyKernel* kernel : enabled()) {
-    CAPTURE(std::string(kernel->name));
-    check(kernel->panels32, 1, uint32_t{});
-    check(kernel->pair_panels16, 2, uint16_t{});
-  }
-}
-
 TEST_CASE("Copy kernels round as bfloat16 does") {
   std::vector<float> values{0.0f,
                             -0.0f,
@@ -262,7 +204,68 @@ void each_floating(F f) {
   f(double());
 }
 
+/// The matrix ends where its buffer does; panels have guards between them.
+template <class T>
+void check_panels(void (*cut)(const PanelCopy&), int64_t group, int64_t rows, int64_t cols,
+                  int64_t width, int64_t pitch, bool map) {
+  CAPTURE(rows);
+  CAPTURE(cols);
+  CAPTURE(width);
+  CAPTURE(pitch);
+  CAPTURE(map);
+  const int64_t src_stride = cols + 3, groups = (rows + group - 1) / group;
+  const int64_t panel_stride = groups * group * pitch + 5, count = (cols + width - 1) / width;
+  std::vector<T> src, got(static_cast<size_t>(count * panel_stride), T(77.0f));
+  for (int64_t i = 0; i < (rows - 1) * src_stride + cols; ++i)
+    src.push_back(T(static_cast<float>(i % 61 - 30)));
+  const Map<T> channels(cols);
+  cut({.src = src.data(),
+       .src_stride = src_stride,
+       .rows = rows,
+       .cols = cols,
+       .dst = got.data(),
+       .panel_stride = panel_stride,
+       .width = width,
+       .pitch = pitch,
+       .scale = map ? channels.scale.data() : nullptr,
+       .shift = map ? channels.shift.data() : nullptr});
+  int64_t wrong = 0;
+  for (int64_t panel = 0; panel < count; ++panel) {
+    for (int64_t at = 0; at < panel_stride; ++at) {
+      const double item = static_cast<double>(got[static_cast<size_t>(panel * panel_stride + at)]);
+      const int64_t i = at / (group * pitch) * group + at % group;
+      const int64_t column = at / group % pitch, j = panel * width + column;
+      if (at >= groups * group * pitch) wrong += item != 77;
+      else if (column >= width || j >= cols) continue;  // undefined
+      else if (i >= rows) wrong += item != 0;
+      else {
+        const double v = static_cast<double>(src[static_cast<size_t>(i * src_stride + j)]);
+        wrong += item != (map ? mapped(v, scale_of(j), shift_of(j)) : v);
+      }
+    }
+  }
+  CHECK(wrong == 0);
+}
+
 }  // namespace
+
+TEST_CASE("Copy kernels cut matrices into panels, and map them") {
+  struct Panels {
+    int64_t width, pitch;
+  };
+  static constexpr Panels kPanels[] = {{14, 16}, {6, 16}, {16, 16}, {32, 32}, {9, 32}, {7, 16}};
+  for (const CopyKernel* kernel : enabled()) {
+    CAPTURE(std::string(kernel->name));
+    for (int64_t rows : {1, 2, 5, 20, 21})
+      for (int64_t cols : {1, 7, 8, 13, 14, 16, 31, 32, 33, 64, 77})
+        for (const Panels& panels : kPanels)
+          for (bool map : {false, true}) {
+            check_panels<float>(kernel->panels32, 1, rows, cols, panels.width, panels.pitch, map);
+            check_panels<bfloat16>(kernel->pair_panels16, 2, rows, cols, panels.width, panels.pitch,
+                                   map);
+          }
+  }
+}
 
 TEST_CASE("Copy kernels map channels") {
   each_floating([]<class T>(T) {

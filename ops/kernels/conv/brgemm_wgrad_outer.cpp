@@ -66,8 +66,10 @@ OuterWgrad<T>::OuterWgrad(const ConvProblem& problem, const GemmKernel& gemm, co
   const auto readable = [&](int64_t channels, int64_t pixel) {
     return channels % gemm.nr == 0 && !collides(pixel);
   };
-  x_copied_ = !linear_ || p_.stride_h > 1 || p_.stride_w > 1 || map.scale ||
-              (!x_is_a_ && !readable(icg_, p_.ic));
+  const bool strided = p_.stride_h > 1 || p_.stride_w > 1;
+  // A is packed from x where it lies unless rows of it would tear groups of kr columns.
+  x_copied_ = !linear_ || (x_is_a_ ? strided && p_.ow % gemm.kr != 0
+                                   : strided || map.scale || !readable(icg_, p_.ic));
   dy_copied_ = x_is_a_ && !readable(ocg_, p_.oc);
   choose_split();
   choose_blocks();

@@ -86,11 +86,12 @@ class OuterWgrad {
   Cell cell(int64_t index, Acc* sums) const;
   void run_cell(const Cell& cell) const;
   Source pack(const Cell& cell, const Block& block, const Memory& memory) const;
+  void pack_x(const Cell& cell, const Block& block, T* a) const;
   Source copy_x(const Cell& cell, const Block& block, T* to) const;
   Source copy_dy(const Cell& cell, const Block& block, T* to) const;
   void pack_a(const Cell& cell, const Block& block, const Source& source, T* a) const;
   void pack_columns(const Cell& cell, const Block& block, const Source& source, int64_t count,
-                    int64_t column, T* a) const;
+                    int64_t column, T* a, const SourceMap& map = {}) const;
   Runs runs(const Block& block, const Tap& ty, int64_t column, int64_t channels,
             int64_t pixel) const;
   Ahead ahead(const Cell& cell, const Block& block) const;
@@ -105,11 +106,6 @@ class OuterWgrad {
   int64_t pixels(const Block& block) const { return block.images * block.rows * p_.ow; }
   /// Of a copy of x.
   Scratch scratch(const Block& block) const { return {y_axis_, x_axes_[0], block.rows}; }
-  /// May A be packed from a row or two of a copy at a time, while they are in L1? Groups of kr columns
-  /// must not be torn (256→1024 channels at 14×14, mapped, bf16: 0.94 of the time).
-  bool copies_by_rows(const Block& block) const {
-    return linear_ && x_copied_ && (block.images == 1 || block.rows * p_.ow % gemm_.kr == 0);
-  }
   /// The first channel of x and of dy that a cell reads, and how many.
   Extent x_channels(const Cell& cell) const {
     if (folded_) return {cell.group * icg_, icg_};

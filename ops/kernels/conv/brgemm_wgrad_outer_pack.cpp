@@ -10,22 +10,29 @@ template <class T>
 typename OuterWgrad<T>::Source OuterWgrad<T>::pack(const Cell& cell, const Block& block,
                                                    const Memory& memory) const {
   const Source dy = copy_dy(cell, block, memory.dy);
-  if (x_is_a_ && copies_by_rows(block)) {
-    const int64_t some = p_.ow % gemm_.kr == 0 ? 1 : gemm_.kr;
-    for (int64_t n = 0; n < block.images; ++n)
-      for (int64_t row = 0; row < block.rows; row += some) {
-        const Block rows{.image = block.image + n,
-                         .images = 1,
-                         .row = block.row + row,
-                         .rows = std::min(some, block.rows - row)};
-        pack_columns(cell, block, copy_x(cell, rows, memory.x), pixels(rows),
-                     (n * block.rows + row) * p_.ow, memory.a);
-      }
+  if (x_is_a_ && !x_copied_) {
+    pack_x(cell, block, memory.a);
     return dy;
   }
   const Source x = copy_x(cell, block, memory.x);
   pack_a(cell, block, x_is_a_ ? x : dy, memory.a);
   return x_is_a_ ? dy : x;
+}
+
+/// A of one tap from x where it lies, mapped.
+template <class T>
+void OuterWgrad<T>::pack_x(const Cell& cell, const Block& block, T* a) const {
+  const auto [first, channels] = x_channels(cell);
+  const SourceMap map = from_channel<Acc>(map_, first);
+  const bool dense = p_.stride_h == 1 && p_.stride_w == 1;  // and one image: linearised
+  const int64_t rows = dense ? block.rows : 1;
+  for (int64_t n = 0; n < block.images; ++n)
+    for (int64_t row = 0; row < block.rows; row += rows)
+      pack_columns(cell, block,
+                   {x_ + (block.image + n) * x_strides_.n +
+                        (block.row + row) * p_.stride_h * x_strides_.y + first,
+                    p_.stride_w * x_strides_.x},
+                   rows * p_.ow, (n * block.rows + row) * p_.ow, a, map);
 }
 
 /// x where it lies, or copied with its padding, mapped.
@@ -85,7 +92,7 @@ void OuterWgrad<T>::pack_a(const Cell& cell, const Block& block, const Source& s
 /// Some pixels to the columns from `column` on.
 template <class T>
 void OuterWgrad<T>::pack_columns(const Cell& cell, const Block& block, const Source& source,
-                                 int64_t count, int64_t column, T* a) const {
+                                 int64_t count, int64_t column, T* a, const SourceMap& map) const {
   pack_panels(gemm_, {.src = source.at,
                       .src_stride = source.pixel,
                       .rows = count,
@@ -93,7 +100,9 @@ void OuterWgrad<T>::pack_columns(const Cell& cell, const Block& block, const Sou
                       .dst = a + column * kPitch,
                       .panel_stride = a_columns(block) * kPitch,
                       .width = even_piece(cell.rows.size, gemm_.mr),
-                      .pitch = kPitch});
+                      .pitch = kPitch,
+                      .scale = map.scale,
+                      .shift = map.shift});
 }
 
 template OuterWgrad<bfloat16>::Source OuterWgrad<bfloat16>::pack(const Cell&, const Block&,

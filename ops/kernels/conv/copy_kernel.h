@@ -12,13 +12,15 @@ namespace quern::kernels {
 using Transpose = void(const void* src, int64_t src_stride, void* dst, int64_t dst_stride,
                        int64_t rows, int64_t cols);
 
-/// A matrix [rows][cols], its rows src_stride items apart, to be cut into panels of `width` columns
-/// that have room for `pitch`; what they hold beyond `width` is undefined afterwards.
+/// A matrix [rows][cols] of f32 or bf16, its rows src_stride items apart, to be cut into panels of `width`
+/// columns that have room for `pitch`, a multiple of 16; what they hold beyond columns of the matrix is
+/// undefined afterwards. With scale and shift, f32 [cols], items are mapped as by MapCopy.
 struct PanelCopy {
   const void* src;
   int64_t src_stride, rows, cols;
   void* dst;
   int64_t panel_stride, width, pitch;
+  const void *scale = nullptr, *shift = nullptr;
 };
 
 /// What a batch norm and relu do to a matrix [rows][cols] whose columns, or rows, are channels:

@@ -107,49 +107,114 @@ void interleave16(const void* a, const void* b, int64_t n, void* dst) {
                     static_cast<uint16_t*>(dst));
 }
 
-template <int lanes>
-void copy_piece(const uint32_t* src, int64_t n, uint32_t* dst) {
-  using V = Row<uint32_t, lanes>;
-  int64_t i = 0;
-  for (; i + lanes <= n; i += lanes) store_row(dst + i, load_row<V>(src + i));
-  if constexpr (lanes > 4) {
-    if (i < n) copy_piece<lanes / 2>(src + i, n - i, dst + i);
-  } else {
-    for (; i < n; ++i) dst[i] = src[i];
-  }
+/// A NaN stays one: max() gives its second operand, or NaN for either.
+template <class V>
+V mapped(V v, V scale, V shift) {
+  return xsimd::max(V(0), xsimd::fma(v, scale, shift));
 }
 
-/// f(row of the matrix, first column, columns to copy, place in dst) for every piece of every panel;
-/// rows step by `group`. All of the room is copied where the matrix reaches so far.
-template <class T, class F>
-void each_piece(const PanelCopy& copy, int64_t group, F f) {
-  auto* dst = static_cast<T*>(copy.dst);
-  for (int64_t i = 0; i < copy.rows; i += group) {
-    T* to = dst + i * copy.pitch;
-    for (int64_t j = 0; j < copy.cols; j += copy.width, to += copy.panel_stride) {
-      const int64_t left = copy.cols - j;
-      f(static_cast<const T*>(copy.src) + i * copy.src_stride + j, i,
-        left >= copy.pitch  ? copy.pitch
-        : left < copy.width ? left
-                            : copy.width,
-        to);
+/// The first n items from p.
+template <class V, class T>
+V load_items(const T* p, int64_t n) {
+  V v{};
+  __builtin_memcpy(&v, p, static_cast<size_t>(n) * sizeof(T));
+  return v;
+}
+
+/// What maps the columns of a matrix, a vector of them at a time; that may reach beyond the last.
+template <class Arch>
+class ColumnMap {
+  static constexpr int64_t lanes = kLanes<float, Arch>;
+
+ public:
+  explicit ColumnMap(const PanelCopy& copy)
+      : end_(copy.cols),
+        scale_(static_cast<const float*>(copy.scale)),
+        shift_(static_cast<const float*>(copy.shift)) {
+    for (int64_t i = end_ < lanes ? lanes - end_ : 0; i < lanes; ++i) {
+      last_scale_[i] = scale_[end_ - lanes + i];
+      last_shift_[i] = shift_[end_ - lanes + i];
     }
   }
+  Vec<float, Arch> operator()(Vec<float, Arch> v, int64_t column) const {
+    const int64_t beyond = column + lanes - end_;
+    return beyond > 0
+               ? mapped(v, load<Arch>(last_scale_ + beyond), load<Arch>(last_shift_ + beyond))
+               : mapped(v, load<Arch>(scale_ + column), load<Arch>(shift_ + column));
+  }
+  Halves<Arch> operator()(Halves<Arch> v, int64_t column) const {
+    return to_bf16<Arch>((*this)(widened<Arch>(v), column));
+  }
+
+ private:
+  int64_t end_;
+  const float *scale_, *shift_;
+  float last_scale_[2 * lanes] = {}, last_shift_[2 * lanes] = {};  // of the last columns, then 0
+};
+struct NoMap {
+  template <class V>
+  V operator()(V v, int64_t) const {
+    return v;
+  }
+};
+
+/// cut(map) with the copy's.
+template <class Arch, class F>
+void with_map(const PanelCopy& copy, F cut) {
+  if (copy.scale) cut(ColumnMap<Arch>(copy));
+  else cut(NoMap{});
 }
 
-template <class Arch>
-void panels32(const PanelCopy& copy) {
-  constexpr int lanes = static_cast<int>(xsimd::batch<uint32_t, Arch>::size);
-  each_piece<uint32_t>(copy, 1, [&](const uint32_t* from, int64_t, int64_t n, uint32_t* to) {
-    copy_piece<lanes>(from, n, to);
+/// f(row of the matrix, column, how much of a vector may be read there, and in the last row of the group,
+/// place in dst) for the vectors of every panel; rows step by `group`. Vectors run on into the next row
+/// where there is one.
+template <class T, class Arch, class F>
+void each_piece(const PanelCopy& copy, int64_t group, F f) {
+  constexpr int64_t lanes = kLanes<float, Arch>;
+  const auto pieces = [&](int64_t begin, int64_t end, auto readable) {
+    for (int64_t i = begin; i < end; i += group) {
+      T* to = static_cast<T*>(copy.dst) + i * copy.pitch;
+      for (int64_t j = 0; j < copy.cols; j += copy.width, to += copy.panel_stride) {
+        const int64_t last = j + copy.width < copy.cols ? j + copy.width : copy.cols;
+        for (int64_t column = j; column < last; column += lanes)
+          f(i, column, readable(i, column), readable(i + group - 1, column),
+            to + (column - j) * group);
+      }
+    }
+  };
+  const int64_t whole = copy.rows - (copy.src_stride + lanes - 2) / copy.src_stride;
+  const int64_t groups = whole > 0 ? whole / group : 0;
+  pieces(0, groups * group,
+         [](int64_t, int64_t) { return std::integral_constant<int64_t, lanes>{}; });
+  pieces(groups * group, copy.rows, [&](int64_t i, int64_t column) {
+    const int64_t left = i < copy.rows ? copy.cols - column : 0;
+    return left < lanes ? left : lanes;
   });
 }
 
 template <class Arch>
+void panels32(const PanelCopy& copy) {
+  using V = Vec<float, Arch>;
+  with_map<Arch>(copy, [&](const auto& map) {
+    each_piece<float, Arch>(copy, 1, [&](int64_t i, int64_t j, auto n, auto, float* to) {
+      const float* from = static_cast<const float*>(copy.src) + i * copy.src_stride + j;
+      store<Arch>(to, map(V(load_items<typename V::register_type>(from, n)), j));
+    });
+  });
+}
+
+/// A pair is a word whose lower half is of the first row.
+template <class Arch>
 void pair_panels16(const PanelCopy& copy) {
-  each_piece<uint16_t>(copy, 2, [&](const uint16_t* from, int64_t i, int64_t n, uint16_t* to) {
-    if (i + 1 < copy.rows) return interleave16<Arch>(from, from + copy.src_stride, n, to);
-    for (int64_t j = 0; j < n; ++j) to[2 * j] = from[j], to[2 * j + 1] = 0;
+  using V = Halves<Arch>;
+  with_map<Arch>(copy, [&](const auto& map) {
+    each_piece<uint16_t, Arch>(
+        copy, 2, [&](int64_t i, int64_t j, auto n_even, auto n_odd, uint16_t* to) {
+          const auto* from = static_cast<const uint16_t*>(copy.src) + i * copy.src_stride + j;
+          const V even = map(load_items<V>(from, n_even), j);
+          const V odd = n_odd > 0 ? map(load_items<V>(from + copy.src_stride, n_odd), j) : V{};
+          store_row(to, widen<Arch>(even) | widen<Arch>(odd) << 16);
+        });
   });
 }
 
@@ -157,12 +222,6 @@ template <class Arch>
 void round(const float* src, int64_t n, bfloat16* dst) {
   each_vector<bfloat16, Arch>(
       n, [&](int64_t i, int, auto lanes) { lanes.store(dst + i, lanes.load(src + i)); });
-}
-
-/// A NaN stays one: max() gives its second operand, or NaN for either.
-template <class V>
-V mapped(V v, V scale, V shift) {
-  return xsimd::max(V(0), xsimd::fma(v, scale, shift));
 }
 
 template <class T, class Arch>
