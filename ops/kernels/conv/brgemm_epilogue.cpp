@@ -123,7 +123,7 @@ void TileOutput<T>::fetch(int64_t m, int64_t n, int64_t offset) const {
 }
 
 template <class T>
-void TileOutput<T>::finish(GemmTile tile, int64_t channel, int64_t offset, int64_t next, T* scratch,
+void TileOutput<T>::finish(GemmTile tile, int64_t channel, int64_t offset, T* scratch,
                            PanelSums<Acc>& sums) const {
   if (direct() && fusion_.kind == Kind::store) {
     if (tile.batch > 0) gemm_.run(tile);
@@ -137,7 +137,6 @@ void TileOutput<T>::finish(GemmTile tile, int64_t channel, int64_t offset, int64
       .kind = fusion_.kind,
       .out = to,
       .out_stride = innermost ? pixel_ : gemm_.nr,
-      .next = innermost ? next : 0,
       .scale = array(fusion_.scale, channel),
       .shift = array(fusion_.shift, channel),
       .center = fusion_.kind == Kind::moments ? sums.pivot : array(fusion_.mean, channel),
@@ -146,12 +145,12 @@ void TileOutput<T>::finish(GemmTile tile, int64_t channel, int64_t offset, int64
       .relu = fusion_.relu,
       .first = sums.a,
       .second = sums.b};
-  if (gemm_.finishes && n == gemm_.nr && tile.batch > 0 && !sums.needs_pivot()) {
-    if (has_sums()) sums.prepare(m);
+  if (in_registers(n, tile.batch, sums)) {
+    if (has_sums()) sums.prepare(tile.tiles * m);
     tile.finish = &finish;
     gemm_.run(tile);
   } else {
-    if (next != 0) fetch(m, n, offset + next);
+    fetch(m, n, offset + m * pixel_);
     if (tile.batch > 0) gemm_.run(tile);
     const SumTile complete{.sums = tile.c, .stride = tile.ldc, .m = m, .n = n};
     if (sums.needs_pivot()) sums.start_pivot(complete);

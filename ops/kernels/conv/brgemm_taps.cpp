@@ -333,8 +333,10 @@ void TapEngine<T>::run_panel(const Block& block, const PhaseWork& work, const Pa
       const int64_t begin = run.rows.begin * static_cast<int64_t>(row_taps);
       const int64_t batch = (run.rows.end - run.rows.begin) * static_cast<int64_t>(row_taps);
       const int64_t step = even_piece(run.length, gemm_.mr);
-      for (int64_t i = 0; i < run.length; i += step) {
+      for (int64_t i = 0, rows; i < run.length; i += rows) {
         const int64_t m = std::min(step, run.length - i);
+        const int64_t tiles = output_.at_once(run.length - i, m, panel.n, batch, sums);
+        rows = tiles * m;
         const int64_t out = run.output + i * output_pixel_ + panel.first * out_strides_.c;
         Acc* c = sum;
         if constexpr (std::is_same_v<T, Acc>)
@@ -348,7 +350,8 @@ void TapEngine<T>::run_panel(const Block& block, const PhaseWork& work, const Pa
           tap_a[static_cast<size_t>(t)] = memory.a + run.a + i * a_pixel_ + tap.a + k0;
           tap_b[static_cast<size_t>(t)] = panel.b + tap.b + k0 * gemm_.nr;
         }
-        const GemmTile tile{.m = m,
+        const GemmTile tile{.tiles = tiles,
+                            .m = m,
                             .n = panel.n,
                             .k = std::min(k_block_, k_ - k0),
                             .batch = batch,
@@ -358,10 +361,9 @@ void TapEngine<T>::run_panel(const Block& block, const PhaseWork& work, const Pa
                             .c = c,
                             .ldc = ldc,
                             .accumulate = !first};
-        const int64_t next = i + step < run.length ? step * output_pixel_ : 0;
-        if (last) output_.finish(tile, panel.first, out, next, memory.scratch, sums);
+        if (last) output_.finish(tile, panel.first, out, memory.scratch, sums);
         else if (batch > 0) gemm_.run(tile);
-        if (k_block_ < k_) sum += gemm_.mr * gemm_.nr;
+        if (k_block_ < k_) sum += rows * gemm_.nr;
       }
     }
   }

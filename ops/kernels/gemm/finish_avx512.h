@@ -28,18 +28,19 @@ template <class Rows>
 struct Finish {
   using Item = typename Rows::Item;
   const TileFinish& f;
+  int64_t row;  // the tile's first
 
-  __attribute__((always_inline)) static __m512 half_of(TileRows rows, int r, int column) {
-    return Rows::load_half(static_cast<const Item*>(rows.data) + r * rows.stride + column);
+  __attribute__((always_inline)) __m512 half_of(TileRows rows, int r, int column) const {
+    return Rows::load_half(static_cast<const Item*>(rows.data) + (row + r) * rows.stride + column);
   }
-  __attribute__((always_inline)) static Columns row_of(TileRows rows, int r) {
-    return Rows::load(static_cast<const Item*>(rows.data) + r * rows.stride);
+  __attribute__((always_inline)) Columns row_of(TileRows rows, int r) const {
+    return Rows::load(static_cast<const Item*>(rows.data) + (row + r) * rows.stride);
   }
 
   /// out = value(its sums) for all rows.
   template <int kRows, class F>
   __attribute__((always_inline)) void rows(const Accumulators<kRows>& c, F value) const {
-    auto* out = static_cast<Item*>(f.out);
+    auto* out = static_cast<Item*>(f.out) + row * f.out_stride;
 #pragma GCC unroll 14
     for (int r = 0; r < kRows; ++r, out += f.out_stride)
       Rows::store(out, value({c.lo[r], c.hi[r]}));
@@ -128,12 +129,13 @@ struct Finish {
   }
 };
 
-/// The end of a micro-kernel: C, or what tile.finish makes of it.
+/// The end of a tile that starts at `row`: C, or what tile.finish makes of it.
 template <class Rows, int kRows>
-__attribute__((always_inline)) inline void finish(Accumulators<kRows>& c, const GemmTile& tile) {
-  if (tile.finish == nullptr) return c.store(tile);
-  if (tile.accumulate) c.add(tile);
-  const Finish<Rows> finish{*tile.finish};
+__attribute__((always_inline)) inline void finish(Accumulators<kRows>& c, const GemmTile& tile,
+                                                  int64_t row) {
+  if (tile.finish == nullptr) return c.store(tile, row);
+  if (tile.accumulate) c.add(tile, row);
+  const Finish<Rows> finish{*tile.finish, row};
   switch (tile.finish->kind) {
     case TileFinish::Kind::store: finish.store(c); break;
     case TileFinish::Kind::activate: finish.activate(c); break;

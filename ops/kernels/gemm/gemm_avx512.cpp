@@ -25,10 +25,18 @@ struct F32Rows {
 struct F32 {
   template <int kRows>
   static void run(const GemmTile& tile) {
+    for (int64_t t = 0; t < tile.tiles; ++t) run<kRows>(tile, t * kRows);
+  }
+
+ private:
+  /// The tile that starts at `row`.
+  template <int kRows>
+  __attribute__((noinline)) static void run(const GemmTile& tile, int64_t row) {
     Accumulators<kRows> c;
-    Fetches fetches(tile, sizeof(float));
+    Fetches fetches(tile, row, sizeof(float));
+    const int64_t skip = row * tile.lda;
     for (int64_t i = 0; i < tile.batch; ++i) {
-      const auto* a = static_cast<const float*>(tile.a[i]);
+      const auto* a = static_cast<const float*>(tile.a[i]) + skip;
       const auto* b = static_cast<const float*>(tile.b[i]);
       const auto step = [&](int64_t p) __attribute__((always_inline)) {
         fetch_row(b + p * kNr);
@@ -43,7 +51,7 @@ struct F32 {
       }
       if (even < tile.k) step(even);
     }
-    finish<F32Rows>(c, tile);
+    finish<F32Rows>(c, tile, row);
   }
 };
 
@@ -84,7 +92,7 @@ struct Bf16 {
     alignas(64) float wide[kRows][kBlock];
     const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xffff0000));
     Accumulators<kRows> c;
-    Fetches fetches(tile, sizeof(float));
+    Fetches fetches(tile, 0, sizeof(float));
     for (int64_t i = 0; i < tile.batch; ++i) {
       const auto* a = static_cast<const uint16_t*>(tile.a[i]);
       const auto* b = static_cast<const uint16_t*>(tile.b[i]);

@@ -27,9 +27,9 @@ struct Accumulators {
     }
   }
 
-  /// C, all columns of it.
-  __attribute__((always_inline)) void add(const GemmTile& tile) {
-    const auto* row = static_cast<const float*>(tile.c);
+  /// C from a row on, all columns of it.
+  __attribute__((always_inline)) void add(const GemmTile& tile, int64_t first_row) {
+    const auto* row = static_cast<const float*>(tile.c) + first_row * tile.ldc;
 #pragma GCC unroll 14
     for (int r = 0; r < kRows; ++r, row += tile.ldc) {
       lo[r] = _mm512_add_ps(lo[r], _mm512_loadu_ps(row));
@@ -37,11 +37,11 @@ struct Accumulators {
     }
   }
 
-  __attribute__((always_inline)) void store(const GemmTile& tile) const {
+  __attribute__((always_inline)) void store(const GemmTile& tile, int64_t first_row = 0) const {
     const uint32_t columns = tile.n >= kNr ? ~0u : (1u << tile.n) - 1;
     const auto in_lo = static_cast<__mmask16>(columns),
                in_hi = static_cast<__mmask16>(columns >> 16);
-    auto* c = static_cast<float*>(tile.c);
+    auto* c = static_cast<float*>(tile.c) + first_row * tile.ldc;
 #pragma GCC unroll 14
     for (int r = 0; r < kRows; ++r, c += tile.ldc) {
       __m512 sum_lo = lo[r], sum_hi = hi[r];
@@ -62,20 +62,20 @@ struct Accumulators {
 class Fetches {
  public:
   /// `item` bytes has an element of what finishing reads and writes.
-  __attribute__((always_inline)) Fetches(const GemmTile& tile, int64_t item)
+  __attribute__((always_inline)) Fetches(const GemmTile& tile, int64_t row, int64_t item)
       : ahead_(static_cast<const char*>(tile.ahead == nullptr ? tile.b[0] : tile.ahead)),
         step_(tile.ahead_step) {
     if (const TileFinish* f = tile.finish) {
+      const int64_t stride = f->out_stride * item;  // that of all of them
       const auto rows = [&](const void* p) {
-        return static_cast<const char*>(p == nullptr ? f->out : p) + f->next * item;
+        return static_cast<const char*>(p == nullptr ? f->out : p) + (row + tile.m) * stride;
       };
       first_ = rows(f->out), second_ = rows(f->residual.data), third_ = rows(f->x.data);
-      const int64_t stride = f->out_stride * item;  // that of all of them
       move_ = item == 2 ? stride : 64, move_after_ = item == 2 ? stride : stride - 64;
       lines_ = item == 2 ? tile.m : 2 * tile.m;
     } else {
-      first_ = third_ = static_cast<const char*>(tile.c), second_ = first_ + 64;
       move_ = move_after_ = tile.ldc * 4;
+      first_ = third_ = static_cast<const char*>(tile.c) + row * move_, second_ = first_ + 64;
       lines_ = tile.m;
     }
   }

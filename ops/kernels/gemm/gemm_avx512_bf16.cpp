@@ -59,10 +59,18 @@ struct Bf16Rows {
 struct Bf16 {
   template <int kRows>
   static void run(const GemmTile& tile) {
+    for (int64_t t = 0; t < tile.tiles; ++t) run<kRows>(tile, t * kRows);
+  }
+
+ private:
+  /// The tile that starts at `row`.
+  template <int kRows>
+  __attribute__((noinline)) static void run(const GemmTile& tile, int64_t row) {
     Accumulators<kRows> c;
-    Fetches fetches(tile, sizeof(uint16_t));
+    Fetches fetches(tile, row, sizeof(uint16_t));
+    const int64_t skip = row * tile.lda;
     for (int64_t i = 0; i < tile.batch; ++i) {
-      const auto* a = static_cast<const uint16_t*>(tile.a[i]);
+      const auto* a = static_cast<const uint16_t*>(tile.a[i]) + skip;
       const auto* b = static_cast<const uint16_t*>(tile.b[i]);
       const auto step = [&](int64_t p) __attribute__((always_inline)) {
         fetch_row(b + p * kNr);
@@ -76,7 +84,7 @@ struct Bf16 {
       }
       if (even < tile.k) step(even);
     }
-    finish<Bf16Rows>(c, tile);
+    finish<Bf16Rows>(c, tile, row);
   }
 };
 

@@ -30,6 +30,8 @@
 namespace quern::kernels {
 
 struct GemmTile {
+  /// So many tiles follow each other in A, in C and in what finishes them; 1 unless the kernel finishes.
+  int64_t tiles = 1;
   int64_t m, n;   // 1..mr rows, 1..nr columns; those beyond are neither read (A) nor written (C)
   int64_t k;      // of each product; a multiple of the kernel's k_multiple, at least that
   int64_t batch;  // number of products, at least 1
@@ -57,7 +59,7 @@ struct GemmKernel {
   int k_multiple;  // what k must be a multiple of; the caller pads A and B with zeros
   void (*run)(const GemmTile&);
   void (*run_outer)(const GemmTile&) = nullptr;  // outer products; null: not offered
-  bool finishes = false;                         // run() takes GemmTile::finish
+  bool finishes = false;                         // run() takes GemmTile::finish and tiles
 };
 
 }  // namespace quern::kernels

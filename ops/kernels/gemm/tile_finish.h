@@ -24,7 +24,6 @@ struct TileFinish {
   } kind;
   void* out;  // may be the sums themselves
   int64_t out_stride;
-  int64_t next = 0;  // items on are the tensors' rows of the next tile: to be fetched meanwhile
   const void *scale = nullptr, *shift = nullptr, *center = nullptr;
   TileRows residual = {}, x = {};  // residual.data may be null
   bool relu = false;
