@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <deque>
-#include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
 
@@ -81,14 +80,6 @@ Peaks::Memory measure_memory(const MemoryLoop& loop, const char* level, int64_t 
   return {level, holds, gigabytes / read, gigabytes / copy, 2 * gigabytes / update};
 }
 
-/// What one group of cores shares (glibc's sysconf tells of all groups of the socket); 0: unknown.
-int64_t third_level_bytes() {
-  std::ifstream file("/sys/devices/system/cpu/cpu0/cache/index3/size");  // "32768K"
-  int64_t kilobytes = 0;
-  file >> kilobytes;
-  return kilobytes << 10;
-}
-
 }  // namespace
 
 double Peaks::gflops(DType dtype) const {
@@ -135,8 +126,8 @@ Peaks measure_peaks() {
   const MemoryLoop* widest = &memory_portable;
   for (const MemoryLoop* loop : kMemory)
     if (cpu_has(loop->isa)) widest = loop;
-  const auto [l1, l2] = cache_sizes();
-  const int64_t threads = num_threads(), l3 = third_level_bytes();
+  const auto [l1, l2, l3] = cache_sizes();
+  const int64_t threads = num_threads();
   // Three quarters of a private level, half of the shared one: room for what else lives there.
   peaks.memory.push_back(measure_memory(*widest, "L1", threads * l1, l1 / 4 * 3, false));
   peaks.memory.push_back(measure_memory(*widest, "L2", threads * l2, l2 / 4 * 3, false));

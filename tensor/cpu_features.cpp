@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 
 #include "quern/tensor/check.h"
 
@@ -151,11 +152,14 @@ std::string cpu_name() { return brand(); }
 
 CacheSizes cache_sizes() {
   static const CacheSizes sizes = [] {
-    CacheSizes found{32 << 10, 1 << 20};
+    CacheSizes found{32 << 10, 1 << 20, 16 << 20};
 #ifdef _SC_LEVEL1_DCACHE_SIZE
     if (const long bytes = sysconf(_SC_LEVEL1_DCACHE_SIZE); bytes > 0) found.l1d = bytes;
     if (const long bytes = sysconf(_SC_LEVEL2_CACHE_SIZE); bytes > 0) found.l2 = bytes;
 #endif
+    // sysconf tells of all groups of a socket.
+    std::ifstream file("/sys/devices/system/cpu/cpu0/cache/index3/size");  // "32768K"
+    if (int64_t kilobytes = 0; file >> kilobytes && kilobytes > 0) found.l3 = kilobytes << 10;
     return found;
   }();
   return sizes;

@@ -28,9 +28,10 @@ void set_isa_cap(Isa isa);
 
 std::string cpu_name();  ///< the model's brand string
 
-/// Bytes of a core's data caches, for block sizes: 32 KiB, 1 MiB where the system does not tell.
+/// Bytes of a core's data caches and of the third one, which a group of cores shares, for block sizes:
+/// 32 KiB, 1 MiB and 16 MiB where the system does not tell.
 struct CacheSizes {
-  int64_t l1d, l2;
+  int64_t l1d, l2, l3;
 };
 CacheSizes cache_sizes();
 

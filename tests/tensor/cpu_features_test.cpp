@@ -89,4 +89,5 @@ TEST_CASE("cpu: name and caches") {
   CHECK_FALSE(cpu_name().empty());
   CHECK(cache_sizes().l1d >= 8 << 10);
   CHECK(cache_sizes().l2 > cache_sizes().l1d);
+  CHECK(cache_sizes().l3 > 0);
 }
