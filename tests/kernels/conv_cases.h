@@ -54,6 +54,8 @@ inline const std::vector<Case> kCases{
     {.n = 2, .groups = 1, .ic = 64, .oc = 65, .size = {9, 8}, .kernel = {1, 1}, .stride = {2, 2}},
     {.n = 1, .groups = 1, .ic = 16, .oc = 16, .size = {3, 3}, .kernel = {1, 1}, .pad = {1, 2}},
     {.n = 1, .groups = 1, .ic = 1, .oc = 1, .size = {1, 1}, .kernel = {1, 1}},
+    // more rows than are summed up in f32, in whole panels of either pass
+    {.n = 2, .groups = 1, .ic = 32, .oc = 64, .size = {14, 21}, .kernel = {1, 1}},
     // channels that collide in a cache set
     {.n = 1, .groups = 1, .ic = 1024, .oc = 3, .size = {3, 5}, .kernel = {1, 1}},
     // 3×3, even and odd everything
