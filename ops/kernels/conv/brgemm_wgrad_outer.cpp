@@ -143,7 +143,7 @@ typename OuterWgrad<T>::Cell OuterWgrad<T>::cell(int64_t index, Acc* sums) const
 
 template <class T>
 void OuterWgrad<T>::run(Acc* dw) {
-  const int64_t cells = p_.groups * pixel_parts_ * channel_cells(), items = sums_items();
+  const int64_t cells = this->cells(), items = sums_items();
   const auto memory = [&](int64_t sums) {
     return Workspace(sums * items * static_cast<int64_t>(sizeof(Acc)));
   };
@@ -152,18 +152,18 @@ void OuterWgrad<T>::run(Acc* dw) {
       Cell whole = cell(i, dw);
       whole.sums += (whole.group * ocg_ + whole.rows.begin) * icg_ + whole.columns.begin;
       whole.ld = icg_;
-      run_cell(whole);
+      run_cell(i, whole);
     });
   if (pixel_parts_ == 1)  // merged while the sums are in L2
     return parallel_pieces(cells, multiplications() / cells, [&](int64_t i) {
       const Workspace sums = memory(1);
       const Cell whole = cell(i, sums.as<Acc>());
-      run_cell(whole);
+      run_cell(i, whole);
       merge(whole, 0, whole.rows.size, dw);
     });
   const Workspace all = memory(cells);
   parallel_pieces(cells, multiplications() / cells,
-                  [&](int64_t i) { run_cell(cell(i, all.as<Acc>() + i * items)); });
+                  [&](int64_t i) { run_cell(i, cell(i, all.as<Acc>() + i * items)); });
   const int64_t some = 16, pieces = ceil_div(max_rows_, some);
   parallel_pieces(
       p_.groups * channel_cells() * pieces, pixel_parts_ * items / pieces, [&](int64_t i) {
@@ -176,7 +176,7 @@ void OuterWgrad<T>::run(Acc* dw) {
 }
 
 template <class T>
-void OuterWgrad<T>::run_cell(const Cell& cell) const {
+void OuterWgrad<T>::run_cell(int64_t index, const Cell& cell) const {
   const Block largest = grid_[0];
   const int64_t a = round_up(a_items(largest, cell.rows.size), 64);
   const int64_t x =
@@ -189,7 +189,12 @@ void OuterWgrad<T>::run_cell(const Cell& cell) const {
     const Block block = grid_[cell.blocks.begin + i];
     const Source b = pack(cell, block, memory);
     Ahead ahead;
-    if (i + 1 < cell.blocks.size) ahead = this->ahead(cell, grid_[cell.blocks.begin + i + 1]);
+    if (i + 1 < cell.blocks.size) {
+      ahead = this->ahead(cell, grid_[cell.blocks.begin + i + 1]);
+    } else if (index + 1 < cells()) {  // most often of this thread, too
+      const Cell next = this->cell(index + 1, nullptr);
+      ahead = this->ahead(next, grid_[next.blocks.begin]);
+    }
     multiply(cell, block, memory.a, b, i == 0, ahead);
   }
 }

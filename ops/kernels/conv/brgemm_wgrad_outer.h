@@ -84,7 +84,7 @@ class OuterWgrad {
   void choose_split();
   void choose_blocks();
   Cell cell(int64_t index, Acc* sums) const;
-  void run_cell(const Cell& cell) const;
+  void run_cell(int64_t index, const Cell& cell) const;
   Source pack(const Cell& cell, const Block& block, const Memory& memory) const;
   void pack_x(const Cell& cell, const Block& block, T* a) const;
   Source copy_x(const Cell& cell, const Block& block, T* to) const;
@@ -101,6 +101,7 @@ class OuterWgrad {
 
   int64_t multiplications() const { return p_.n * p_.oh * p_.ow * icg_ * p_.oc * p_.kh * p_.kw; }
   int64_t taps() const { return tap_rows_ * tap_columns_; }
+  int64_t cells() const { return p_.groups * pixel_parts_ * channel_cells(); }
   int64_t channel_cells() const { return row_parts_ * column_parts_; }
   int64_t sums_items() const { return taps() * max_rows_ * max_columns_; }
   int64_t pixels(const Block& block) const { return block.images * block.rows * p_.ow; }
