@@ -25,14 +25,15 @@ std::vector<const CopyKernel*> enabled() {
   return kernels;
 }
 
-/// Sizes from nothing to over two squares; src and dst rows with gaps, which must stay as they were.
+/// Sizes from nothing to over two squares; src rows with gaps, dst rows with gaps, which must stay as they
+/// were, and without; what is behind dst, too.
 template <class T>
-void check_transpose(Transpose* transpose) {
+void check_transpose(Transpose* transpose, int64_t gap) {
   for (int64_t rows : {0, 1, 3, 4, 5, 7, 8, 13, 16, 17, 31, 35}) {
     for (int64_t cols : {0, 1, 2, 4, 7, 9, 15, 16, 20, 33}) {
-      const int64_t src_stride = rows + 3, dst_stride = cols + 2;
+      const int64_t src_stride = rows + 3, dst_stride = cols + gap;
       std::vector<T> src(static_cast<size_t>(cols * src_stride)),
-          dst(static_cast<size_t>(rows * dst_stride), T{7});
+          dst(static_cast<size_t>(rows * dst_stride + 40), T{7});
       std::iota(src.begin(), src.end(), T{100});
       std::vector<T> expected = dst;
       for (int64_t i = 0; i < rows; ++i)
@@ -52,9 +53,12 @@ void check_transpose(Transpose* transpose) {
 TEST_CASE("Copy kernels transpose") {
   for (const CopyKernel* kernel : enabled()) {
     CAPTURE(std::string(kernel->name));
-    check_transpose<uint16_t>(kernel->transpose16);
-    check_transpose<uint32_t>(kernel->transpose32);
-    check_transpose<uint64_t>(kernel->transpose64);
+    for (int64_t gap : {0, 2}) {
+      CAPTURE(gap);
+      check_transpose<uint16_t>(kernel->transpose16, gap);
+      check_transpose<uint32_t>(kernel->transpose32, gap);
+      check_transpose<uint64_t>(kernel->transpose64, gap);
+    }
   }
 }
 

@@ -311,36 +311,46 @@ void OuterWgrad<T>::multiply(const Cell& cell, const Block& block, const T* a, c
 template <class T>
 void OuterWgrad<T>::merge(const Cell& cell, int64_t row0, int64_t rows, Acc* dw) const {
   const int64_t range = channel_cells() * sums_items();  // from one range of pixels to the next
-  const int64_t columns = cell.columns.size, at_once = 16;
+  const int64_t columns = cell.columns.size, first = cell.rows.begin + row0;
+  const auto sum = [&](int64_t row, int64_t tap, Acc* to) {
+    const Acc* from = cell.sums + (tap * max_rows_ + row0 + row) * cell.ld;
+    if (pixel_parts_ == 1) std::copy_n(from, columns, to);
+    else
+      for (int64_t j = 0; j < columns; ++j) to[j] = from[j] + from[range + j];
+    for (int64_t part = 2; part < pixel_parts_; ++part)
+      for (int64_t j = 0; j < columns; ++j) to[j] += from[part * range + j];
+  };
   const int64_t line = max_columns_ + 16;  // does not collide with the next in a cache set
-  std::vector<Acc> sums(static_cast<size_t>(at_once * taps() * line));  // [row][tap][column]
-  for (int64_t begin = row0; begin < row0 + rows; begin += at_once) {
-    const int64_t count = std::min(at_once, row0 + rows - begin);
-    for (int64_t i = 0; i < count * taps(); ++i) {
-      const Acc* from = cell.sums + (i % taps() * max_rows_ + begin + i / taps()) * cell.ld;
-      Acc* to = sums.data() + i * line;
-      std::copy_n(from, columns, to);
-      for (int64_t part = 1; part < pixel_parts_; ++part)
-        for (int64_t j = 0; j < columns; ++j) to[j] += from[part * range + j];
+  if (!x_is_a_) {
+    std::vector<Acc> sums(static_cast<size_t>(taps() > 1 ? taps() * line : 0));
+    for (int64_t i = 0; i < rows; ++i) {
+      Acc* to = dw + ((cell.group * ocg_ + first + i) * icg_ + cell.columns.begin) * taps();
+      if (taps() == 1) {
+        sum(i, 0, to);
+        continue;
+      }
+      for (int64_t tap = 0; tap < taps(); ++tap) sum(i, tap, sums.data() + tap * line);
+      copy_matrix(sizeof(Acc), sums.data(), 1, line, to, taps(), columns, taps());
     }
-    const int64_t first = cell.rows.begin + begin;  // row of A
-    if (folded_) {  // column of taps · icg + input channel; a tap is a row of taps
-      Acc* to = dw + (cell.group * ocg_ + cell.columns.begin) * icg_ * p_.kh * p_.kw;
-      for (int64_t i = 0; i < count * taps(); ++i) {
-        const int64_t row = first + i / taps();
-        const int64_t at = (row % icg_ * p_.kh + i % taps()) * p_.kw + row / icg_;
+    return;
+  }
+  Acc* const to = dw + (cell.group * ocg_ + cell.columns.begin) * icg_ * p_.kh * p_.kw;
+  const int64_t at_once = 16;
+  std::vector<Acc> sums(static_cast<size_t>(at_once * line));
+  for (int64_t begin = 0; begin < rows; begin += at_once) {
+    const int64_t count = std::min(at_once, rows - begin);
+    for (int64_t tap = 0; tap < taps(); ++tap) {
+      for (int64_t i = 0; i < count; ++i) sum(begin + i, tap, sums.data() + i * line);
+      if (!folded_) {
+        copy_matrix(sizeof(Acc), sums.data(), 1, line, to + first + begin, icg_, columns, count);
+        continue;
+      }
+      for (int64_t i = 0; i < count; ++i) {  // column of taps · icg + input channel, a row of taps
+        const int64_t row = first + begin + i;
+        const int64_t at = (row % icg_ * p_.kh + tap) * p_.kw + row / icg_;
         for (int64_t o = 0; o < columns; ++o)
           to[o * icg_ * p_.kh * p_.kw + at] = sums[static_cast<size_t>(i * line + o)];
       }
-    } else if (x_is_a_) {
-      copy_matrix(sizeof(Acc), sums.data(), 1, line,
-                  dw + (cell.group * ocg_ + cell.columns.begin) * icg_ + first, icg_, columns,
-                  count);
-    } else {
-      for (int64_t i = 0; i < count; ++i)
-        copy_matrix(sizeof(Acc), sums.data() + i * taps() * line, 1, line,
-                    dw + ((cell.group * ocg_ + first + i) * icg_ + cell.columns.begin) * taps(),
-                    taps(), columns, taps());
     }
   }
 }

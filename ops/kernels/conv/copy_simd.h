@@ -37,11 +37,13 @@ V zip_high(V a, V b) {
 
 /// A square of side × side. One stage interleaves rows i and i + side/2, which rotates the bits of an
 /// item's place (row, column) by one; log2(side) of them exchange row and column.
+/// Rows of src from `cols` on are not there, and zero.
 template <class T, int side>
-void transpose_square(const T* src, int64_t src_stride, T* dst, int64_t dst_stride) {
+void transpose_square(const T* src, int64_t src_stride, T* dst, int64_t dst_stride,
+                      int64_t cols = side) {
   using V = Row<T, side>;
   V rows[side], mixed[side];
-  for (int i = 0; i < side; ++i) rows[i] = load_row<V>(src + i * src_stride);
+  for (int i = 0; i < side; ++i) rows[i] = i < cols ? load_row<V>(src + i * src_stride) : V{};
   for (int stage = 1; stage < side; stage *= 2) {
     for (int i = 0; i < side / 2; ++i) {
       mixed[2 * i] = zip_low<side>(rows[i], rows[i + side / 2]);
@@ -50,6 +52,16 @@ void transpose_square(const T* src, int64_t src_stride, T* dst, int64_t dst_stri
     for (int i = 0; i < side; ++i) rows[i] = mixed[i];
   }
   for (int i = 0; i < side; ++i) store_row(dst + i * dst_stride, rows[i]);
+}
+
+/// Rows of dst narrower than a square and one after the other, the last excepted: what each writes beyond
+/// its end, the next one overwrites. How many are done.
+template <class T, int side>
+int64_t transpose_narrow(const T* src, int64_t src_stride, T* dst, int64_t rows, int64_t cols) {
+  int64_t i = 0;
+  for (; i + side < rows; i += side)
+    transpose_square<T, side>(src + i, src_stride, dst + i * cols, cols, cols);
+  return i;
 }
 
 /// Squares of `side`; those at the ends overlap their neighbours. What is narrower than a square takes
@@ -61,8 +73,13 @@ void transpose_squares(const T* src, int64_t src_stride, T* dst, int64_t dst_str
     for (int64_t i = 0; i < rows; ++i)
       for (int64_t j = 0; j < cols; ++j) dst[i * dst_stride + j] = src[j * src_stride + i];
   } else {
-    if (rows < side || cols < side)
-      return transpose_squares<T, side / 2>(src, src_stride, dst, dst_stride, rows, cols);
+    if (rows < side || cols < side) {
+      const int64_t done = dst_stride == cols && cols > side / 2
+                               ? transpose_narrow<T, side>(src, src_stride, dst, rows, cols)
+                               : 0;
+      return transpose_squares<T, side / 2>(src + done, src_stride, dst + done * dst_stride,
+                                            dst_stride, rows - done, cols);
+    }
     for (int64_t at_col = 0; at_col < cols; at_col += side) {
       const int64_t j = at_col + side <= cols ? at_col : cols - side;
       for (int64_t at_row = 0; at_row < rows; at_row += side) {
