@@ -322,15 +322,20 @@ void OuterWgrad<T>::merge(const Cell& cell, int64_t row0, int64_t rows, Acc* dw)
   };
   const int64_t line = max_columns_ + 16;  // does not collide with the next in a cache set
   if (!x_is_a_) {
-    std::vector<Acc> sums(static_cast<size_t>(taps() > 1 ? taps() * line : 0));
+    std::vector<Acc> sums(static_cast<size_t>(pixel_parts_ > 1 ? taps() * line : 0));
     for (int64_t i = 0; i < rows; ++i) {
       Acc* to = dw + ((cell.group * ocg_ + first + i) * icg_ + cell.columns.begin) * taps();
       if (taps() == 1) {
         sum(i, 0, to);
         continue;
       }
-      for (int64_t tap = 0; tap < taps(); ++tap) sum(i, tap, sums.data() + tap * line);
-      copy_matrix(sizeof(Acc), sums.data(), 1, line, to, taps(), columns, taps());
+      const Acc* from = cell.sums + (row0 + i) * cell.ld;
+      int64_t step = max_rows_ * cell.ld;  // to the next tap
+      if (pixel_parts_ > 1) {
+        for (int64_t tap = 0; tap < taps(); ++tap) sum(i, tap, sums.data() + tap * line);
+        from = sums.data(), step = line;
+      }
+      copy_matrix(sizeof(Acc), from, 1, step, to, taps(), columns, taps());
     }
     return;
   }

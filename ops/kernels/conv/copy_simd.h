@@ -241,24 +241,47 @@ void round(const float* src, int64_t n, bfloat16* dst) {
       n, [&](int64_t i, int, auto lanes) { lanes.store(dst + i, lanes.load(src + i)); });
 }
 
+/// Columns are channels: a cache line of bf16 at a time, so that scale and shift stay in registers.
+template <class T, class Arch>
+void map_columns(const MapCopy& copy) {
+  using V = Vec<T, Arch>;
+  constexpr int64_t lanes = kLanes<T, Arch>;
+  const auto* scale = static_cast<const Wide<T>*>(copy.scale);
+  const auto* shift = static_cast<const Wide<T>*>(copy.shift);
+  const auto each_row = [&](int64_t j, auto body) {
+    const T* src = static_cast<const T*>(copy.src) + j;
+    T* dst = static_cast<T*>(copy.dst) + j;
+    for (int64_t i = 0; i < copy.rows; ++i, src += copy.src_stride, dst += copy.dst_stride)
+      body(src, dst);
+  };
+  int64_t j = 0;
+  for (; j + 2 * lanes <= copy.cols; j += 2 * lanes) {
+    const V s = load<Arch>(scale + j), s_next = load<Arch>(scale + j + lanes);
+    const V t = load<Arch>(shift + j), t_next = load<Arch>(shift + j + lanes);
+    each_row(j, [&](const T* src, T* dst) {
+      store<Arch>(dst, mapped(load<Arch>(src), s, t));
+      store<Arch>(dst + lanes, mapped(load<Arch>(src + lanes), s_next, t_next));
+    });
+  }
+  each_vector<T, Arch>(copy.cols - j, [&](int64_t k, int, auto part) {
+    const V s = part.load(scale + j + k), t = part.load(shift + j + k);
+    each_row(j + k, [&](const T* src, T* dst) { part.store(dst, mapped(part.load(src), s, t)); });
+  });
+}
+
 template <class T, class Arch>
 void map(const MapCopy& copy) {
   using V = Vec<T, Arch>;
+  if (!copy.rows_are_channels) return map_columns<T, Arch>(copy);
   const auto* scale = static_cast<const Wide<T>*>(copy.scale);
   const auto* shift = static_cast<const Wide<T>*>(copy.shift);
   for (int64_t i = 0; i < copy.rows; ++i) {
     const T* src = static_cast<const T*>(copy.src) + i * copy.src_stride;
     T* dst = static_cast<T*>(copy.dst) + i * copy.dst_stride;
-    if (copy.rows_are_channels) {
-      const V s(scale[i]), t(shift[i]);
-      each_vector<T, Arch>(copy.cols, [&](int64_t j, int, auto part) {
-        part.store(dst + j, mapped(part.load(src + j), s, t));
-      });
-    } else {
-      each_vector<T, Arch>(copy.cols, [&](int64_t j, int, auto part) {
-        part.store(dst + j, mapped(part.load(src + j), part.load(scale + j), part.load(shift + j)));
-      });
-    }
+    const V s(scale[i]), t(shift[i]);
+    each_vector<T, Arch>(copy.cols, [&](int64_t j, int, auto part) {
+      part.store(dst + j, mapped(part.load(src + j), s, t));
+    });
   }
 }
 
