@@ -78,7 +78,8 @@ OuterWgrad<T>::OuterWgrad(const ConvProblem& problem, const GemmKernel& gemm, co
 /// Cells are the ranges of pixels, of rows and of columns that cost the least: every range of columns
 /// packs A again, every range of rows reads or copies B again, partial sums are written and read. The
 /// sums of a cell should stay in L2 from one of its blocks to the next; half of it, if their cells
-/// have many.
+/// have many. (A pass of its own that packs A and copies B once for all cells took 1.03 to 1.08 times as
+/// long: it waits for memory, while a cell's blocks have been fetched by the tiles before.)
 template <class T>
 void OuterWgrad<T>::choose_split() {
   const int64_t l2 = cache_sizes().l2, wanted = std::min(wanted_cells(multiplications()), kCells);
