@@ -79,9 +79,10 @@ PackedWeight::PackedWeight(const ConvPlan& plan, const Tensor& weight) {
     weight_ = plain();
     return;
   }
-  packed_ = packed_copy(weight, plan.pass == ConvPass::forward ? "conv2d_fwd" : "conv2d_dgrad",
-                        *plan.gemm, bytes, [&](void* packed) { plan.pack(plain().raw(), packed); },
-                        {plan.problem.groups, plan.problem.dilation_w});
+  packed_ =
+      packed_copy(weight, plan.kernel->name, *plan.gemm, bytes,
+                  [&](void* packed) { plan.pack(plain().raw(), packed); },
+                  {plan.problem.groups, plan.problem.dilation_w, static_cast<int64_t>(plan.pass)});
 }
 
 }  // namespace quern::detail

@@ -15,7 +15,7 @@ namespace quern {
 
 /// The packed copy of `weight`: the kept one, or `bytes` bytes filled by pack(memory). It is told
 /// by the weight's storage, version, offset, shape, strides and dtype, by the kernel, by `layout`
-/// (a literal such as "conv2d_dgrad") and by `parameters`, whatever else the layout depends on. Any
+/// (a literal such as "brgemm") and by `parameters`, whatever else the layout depends on. Any
 /// thread may call.
 std::shared_ptr<const Storage> packed_copy(const Tensor& weight, std::string_view layout,
                                            const kernels::GemmKernel& kernel, int64_t bytes,

@@ -6,7 +6,8 @@
 #include <vector>
 
 #include "amx_emulation.h"
-#include "quern/ops/kernels/conv/conv.h"
+#include "quern/ops/kernels/conv/conv_records.h"
+#include "quern/ops/kernels/conv/winograd.h"
 #include "quern/ops/kernels/gemm/gemm_registry.h"
 #include "quern/tensor/bfloat16.h"
 #include "quern/tensor/cpu_features.h"
@@ -54,8 +55,6 @@ inline const std::vector<Case> kCases{
     {.n = 2, .groups = 1, .ic = 64, .oc = 65, .size = {9, 8}, .kernel = {1, 1}, .stride = {2, 2}},
     {.n = 1, .groups = 1, .ic = 16, .oc = 16, .size = {3, 3}, .kernel = {1, 1}, .pad = {1, 2}},
     {.n = 1, .groups = 1, .ic = 1, .oc = 1, .size = {1, 1}, .kernel = {1, 1}},
-    // more rows than are summed up in f32, in whole panels of either pass
-    {.n = 2, .groups = 1, .ic = 32, .oc = 64, .size = {14, 21}, .kernel = {1, 1}},
     // channels that collide in a cache set
     {.n = 1, .groups = 1, .ic = 1024, .oc = 3, .size = {3, 5}, .kernel = {1, 1}},
     // 3×3, even and odd everything
@@ -193,6 +192,12 @@ inline const std::vector<Case> kCases{
      .kernel = {3, 3},
      .stride = {2, 2},
      .pad = {1, 1}},
+    // 3×3 by tiles: cells that share a block, outputs beyond the input
+    {.n = 1, .groups = 1, .ic = 34, .oc = 40, .size = {9, 9}, .kernel = {3, 3}, .pad = {1, 1}},
+    {.n = 3, .groups = 1, .ic = 35, .oc = 34, .size = {5, 2}, .kernel = {3, 3}, .pad = {2, 2}},
+    {.n = 1, .groups = 1, .ic = 9, .oc = 7, .size = {1, 600}, .kernel = {3, 3}, .pad = {1, 0}},
+    // more rows than are summed up in f32, in whole panels of either pass
+    {.n = 2, .groups = 1, .ic = 32, .oc = 64, .size = {14, 21}, .kernel = {1, 1}},
 };
 
 /// -3 ... 3, exact in every dtype.
@@ -223,6 +228,13 @@ inline std::vector<const GemmKernel*> enabled_gemms() {
     else MESSAGE("skipped ", std::string(gemm->name), ": ", why_disabled(gemm->isa));
   }
   return enabled;
+}
+
+/// The engines that can compute it, but for the reference.
+inline std::vector<const ConvKernel*> engines(const ConvProblem& p) {
+  std::vector<const ConvKernel*> all{&conv_brgemm};
+  if (!why_winograd_cannot(p, ConvPass::forward)) all.push_back(&conv_winograd);
+  return all;
 }
 
 inline constexpr MemoryFormat kFormats[] = {MemoryFormat::contiguous, MemoryFormat::channels_last};

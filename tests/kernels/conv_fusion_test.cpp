@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "conv_cases.h"
-#include "quern/ops/kernels/conv/conv_records.h"
 #include "quern/tensor/dtype.h"
 #include "quern/tensor/parallel.h"
 #include "records.h"
@@ -111,15 +110,18 @@ void check_fused(ConvPass pass, const Parts& parts, double bound) {
         CAPTURE(p.to_string());
         CAPTURE(p.format);
         CAPTURE(std::string(gemm->name));
-        const Fused got = run_fused(p, conv_brgemm, *gemm, pass, parts);
-        CHECK(got.out == rounded(expected.out, p.dtype));
-        REQUIRE(got.first.size() == expected.first.size());
-        for (size_t i = 0; i < got.first.size(); ++i) {
-          CHECK(std::abs(got.first[i] - expected.first[i]) <=
-                bound *
-                    (std::abs(expected.first[i]) + std::sqrt(2 * std::abs(expected.second[i]))));
-          CHECK(std::abs(got.second[i] - expected.second[i]) <=
-                bound * (std::abs(expected.second[i]) + std::abs(expected.first[i]) + 1));
+        for (const ConvKernel* engine : engines(p)) {
+          CAPTURE(std::string(engine->name));
+          const Fused got = run_fused(p, *engine, *gemm, pass, parts);
+          CHECK(got.out == rounded(expected.out, p.dtype));
+          REQUIRE(got.first.size() == expected.first.size());
+          for (size_t i = 0; i < got.first.size(); ++i) {
+            CHECK(std::abs(got.first[i] - expected.first[i]) <=
+                  bound *
+                      (std::abs(expected.first[i]) + std::sqrt(2 * std::abs(expected.second[i]))));
+            CHECK(std::abs(got.second[i] - expected.second[i]) <=
+                  bound * (std::abs(expected.second[i]) + std::abs(expected.first[i]) + 1));
+          }
         }
       }
     }

@@ -1,8 +1,8 @@
-// Every convolution driver on every micro-kernel that this machine runs, over shapes where they
+// Every convolution engine on every micro-kernel that this machine runs, over shapes where they
 // break.
 //
-// Data are small integers: all products and sums are exact in f32 (below 2^24), so that any order
-// of summation gives the same number, and results must equal the f64 reference's, rounded once for
+// Data are small integers: all products and sums are exact in f32 (below 2^24; Winograd's are multiples
+// of a quarter), so that any order of summation gives the same number, and results must equal the f64 reference's, rounded once for
 // bf16.
 #include <doctest/doctest.h>
 
@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "conv_cases.h"
-#include "quern/ops/kernels/conv/conv_records.h"
 #include "quern/tensor/dtype.h"
 #include "quern/tensor/parallel.h"
 #include "records.h"
@@ -45,7 +44,10 @@ Results run(const ConvProblem& p, const ConvKernel& kernel, const GemmKernel& ge
   Buffer y_bias(p.dtype, static_cast<int64_t>(data.dy.size()));
   Buffer dx(p.dtype, static_cast<int64_t>(data.x.size()));
   Buffer dw(sum_dtype(p.dtype), static_cast<int64_t>(data.w.size()));
-  const auto plan = [&](ConvPass pass) { return ConvPlan{p, pass, &kernel, &gemm}; };
+  const auto plan = [&](ConvPass pass) {
+    const bool has = pass != ConvPass::wgrad || kernel.wgrad;
+    return ConvPlan{p, pass, has ? &kernel : &conv_brgemm, &gemm};
+  };
   const auto packed = [&](const ConvPlan& plan) {
     Buffer b(p.dtype, plan.packed_bytes() / itemsize(p.dtype));
     plan.pack(w.data(), b.data());
@@ -78,23 +80,26 @@ void check_case(const Case& c, MemoryFormat format, const std::vector<const Gemm
     CAPTURE(p.to_string());
     CAPTURE(p.format);
     CAPTURE(std::string(gemm->name));
-    const Results got = run(p, conv_brgemm, *gemm, data);
-    CHECK(got.y == rounded(expected.y, p.dtype));
-    CHECK(got.y_bias == rounded(expected.y_bias, p.dtype));
-    CHECK(got.dx == rounded(expected.dx, p.dtype));
-    CHECK(got.dw == expected.dw);
+    for (const ConvKernel* engine : engines(p)) {
+      CAPTURE(std::string(engine->name));
+      const Results got = run(p, *engine, *gemm, data);
+      CHECK(got.y == rounded(expected.y, p.dtype));
+      CHECK(got.y_bias == rounded(expected.y_bias, p.dtype));
+      CHECK(got.dx == rounded(expected.dx, p.dtype));
+      CHECK(got.dw == expected.dw);
+    }
   }
 }
 
 }  // namespace
 
-TEST_CASE("conv_brgemm equals the reference on every micro-kernel, exactly") {
+TEST_CASE("Every engine equals the reference on every micro-kernel, exactly") {
   const auto gemms = enabled_gemms();
   for (const Case& c : kCases)
     for (MemoryFormat format : kFormats) check_case(c, format, gemms);
 }
 
-TEST_CASE("conv_brgemm equals the reference on shapes drawn at random") {
+TEST_CASE("Every engine equals the reference on shapes drawn at random") {
   const std::vector<const GemmKernel*> best{&select_gemm_kernel(DType::f32),
                                             &select_gemm_kernel(DType::bf16)};
   uint32_t state = 7;
@@ -185,21 +190,23 @@ TEST_CASE("Rounding stays within the bound of one f32 sum") {
 
 TEST_CASE("Results have the same bits with 1, 2 and 3 threads") {
   const int before = num_threads();
-  for (const Case& c : {kCases[6], kCases[19], kCases[33]}) {
+  for (const Case& c : {kCases[6], kCases[19], kCases[33], kCases[35]}) {
     const ConvProblem p = c.problem(DType::f32, MemoryFormat::channels_last);
     Data data(p);
     for (auto* values : {&data.x, &data.w, &data.dy})
       for (double& value : *values)
         value = std::sin(value + static_cast<double>(&value - values->data()));
-    std::vector<Results> results;
-    for (int threads : {1, 2, 3}) {
-      set_num_threads(threads);
-      results.push_back(run(p, conv_brgemm, select_gemm_kernel(DType::f32), data));
-    }
-    for (const Results& r : results) {
-      CHECK(r.y == results[0].y);
-      CHECK(r.dx == results[0].dx);
-      CHECK(r.dw == results[0].dw);
+    for (const ConvKernel* engine : engines(p)) {
+      std::vector<Results> results;
+      for (int threads : {1, 2, 3}) {
+        set_num_threads(threads);
+        results.push_back(run(p, *engine, select_gemm_kernel(DType::f32), data));
+      }
+      for (const Results& r : results) {
+        CHECK(r.y == results[0].y);
+        CHECK(r.dx == results[0].dx);
+        CHECK(r.dw == results[0].dw);
+      }
     }
   }
   set_num_threads(before);

@@ -239,10 +239,15 @@ TEST_CASE("Every layer of ResNet-50 runs on conv_brgemm") {
                                            .dtype = dtype,
                                            .format = format};
         for (auto pass :
-             {kernels::ConvPass::forward, kernels::ConvPass::dgrad, kernels::ConvPass::wgrad})
-          CHECK(plan_conv(problem, pass)
-                    .name()
-                    .starts_with("brgemm:gemm_" + std::string(to_string(dtype))));
+             {kernels::ConvPass::forward, kernels::ConvPass::dgrad, kernels::ConvPass::wgrad}) {
+          const bool winograd = l.kernel == 3 && l.stride == 1 && dtype == DType::f32 &&
+                                format == MemoryFormat::channels_last &&
+                                pass != kernels::ConvPass::wgrad;
+          CHECK(
+              plan_conv(problem, pass)
+                  .name()
+                  .starts_with(fmt::format("{}:gemm_{}", winograd ? "winograd" : "brgemm", dtype)));
+        }
       }
     }
     // The same channels and kernel on a small image: the definition, within rounding.

@@ -12,7 +12,7 @@
 namespace quern::kernels {
 namespace {
 
-constexpr std::array kKernels{&conv_brgemm, &conv_reference};
+constexpr std::array kKernels{&conv_winograd, &conv_brgemm, &conv_reference};
 
 const char* verbose_name(ConvPass pass) {
   constexpr std::array names{"conv2d_fwd", "conv2d_dgrad", "conv2d_wgrad"};
@@ -43,7 +43,7 @@ std::string ConvProblem::to_string() const {
 std::span<const ConvKernel* const> conv_kernels() { return kKernels; }
 
 std::string ConvPlan::name() const {
-  return kernel == &conv_brgemm ? fmt::format("{}:{}", kernel->name, gemm->name) : kernel->name;
+  return kernel != &conv_reference ? fmt::format("{}:{}", kernel->name, gemm->name) : kernel->name;
 }
 
 ConvPlan plan_conv(const ConvProblem& problem, ConvPass pass, const GemmKernel* gemm) {

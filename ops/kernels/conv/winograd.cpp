@@ -1,0 +1,294 @@
+// conv_winograd: 3×3 convolutions of f32 by F(2×2, 3×3), winograd_kernel.h.
+//
+//   for each cell (block of images and rows of tiles, range of panels), in parallel
+//     copy the block of the source to zero-padded scratch, transform it:
+//       V[point][tile][source channel]                      aims at ¾ of L2
+//     for each panel of nr output channels
+//       for each point, run of mr tiles
+//         M[point][tile][nr] = V[point] · U[panel][point]
+//       for each row of tiles
+//         two rows of outputs in L1, transformed from M; what is fused, the store   brgemm_epilogue.h
+//
+// Where blocks are so few that cells share one, V is made first, of all blocks.
+#include "quern/ops/kernels/conv/winograd.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <string_view>
+
+#include "quern/ops/kernels/conv/brgemm.h"
+#include "quern/ops/kernels/conv/conv_records.h"
+#include "quern/ops/kernels/conv/winograd_registry.h"
+#include "quern/ops/kernels/gemm/gemm_registry.h"
+#include "quern/tensor/cpu_features.h"
+#include "quern/tensor/dtype.h"
+#include "quern/tensor/parallel.h"
+#include "quern/tensor/storage.h"
+
+namespace quern::kernels {
+namespace {
+
+constexpr int64_t kFloat = sizeof(float);
+constexpr int64_t kVector = 16;  // floats of the longest vector, and of a cache line
+
+class WinogradEngine {
+ public:
+  WinogradEngine(const ConvPlan& plan, const void* source, const void* packed, const SourceMap& map,
+                 EpilogueFusion epilogue, void* output)
+      : conv_(plan.problem, plan.pass),
+        gemm_(*plan.gemm),
+        kernel_(select_winograd_kernel()),
+        source_(static_cast<const float*>(source)),
+        packed_(static_cast<const float*>(packed)),
+        map_(map),
+        source_strides_(plan.problem.format, conv_.source_channels, conv_.y.source, conv_.x.source),
+        out_strides_(plan.problem.format, conv_.output_channels, conv_.height, conv_.width),
+        pitch_(without_collisions(gemm_, round_up(conv_.source_channels, kVector))),
+        out_pitch_(round_up(gemm_.nr, kVector)),
+        panels_(panel_count(gemm_, conv_.output_channels)),
+        grid_(BlockGrid::within(conv_.images, conv_.tile_rows(), cache_sizes().l2 * 3 / 4,
+                                [&](int64_t rows) {
+                                  return rows * conv_.tile_columns() * kWinogradPoints * pitch_ *
+                                         kFloat;
+                                })),
+        parts_(std::clamp<int64_t>(
+            ceil_div(wanted_cells(conv_.images * tiles(conv_.tile_rows()) * kWinogradPoints *
+                                  conv_.source_channels * conv_.output_channels),
+                     grid_.count()),
+            1, panels_)),
+        output_(stored(epilogue), gemm_, out_strides_, out_strides_.x, conv_.output_channels,
+                grid_.count(), static_cast<float*>(output)) {}
+
+  void run() const {
+    const int64_t blocks = grid_.count();
+    if (parts_ == 1) {
+      parallel_for(blocks, [&](int64_t i) {
+        const Block block = grid_[i];
+        const Workspace v(v_items(block) * kFloat);
+        transform_source(block, v.as<float>());
+        multiply(i, 0, v.as<float>());
+      });
+    } else {
+      const int64_t items = v_items(grid_[0]);  // the largest
+      const Workspace v(blocks * items * kFloat);
+      const auto of = [&](int64_t i) { return v.as<float>() + i * items; };
+      parallel_for(blocks, [&](int64_t i) { transform_source(grid_[i], of(i)); });
+      parallel_for(blocks * parts_, [&](int64_t cell) {
+        multiply(cell / parts_, cell % parts_, of(cell / parts_));
+      });
+    }
+    output_.merge([&](int64_t i) {
+      const Block block = grid_[i];
+      const int64_t rows = std::min(2 * block.rows, conv_.height - 2 * block.row);
+      return block.images * rows * conv_.width;
+    });
+  }
+
+ private:
+  /// The sums never lie in the output, so that nothing is stored without an epilogue.
+  static EpilogueFusion stored(EpilogueFusion fusion) {
+    using Kind = EpilogueFusion::Kind;
+    if (fusion.kind == Kind::store) fusion.kind = Kind::activate;
+    return fusion;
+  }
+  int64_t tiles(int64_t rows) const { return rows * conv_.tile_columns(); }
+  int64_t tiles(const Block& block) const { return tiles(block.images * block.rows); }
+  /// From a point's matrix to the next: a cache line more, so that the 16 lie in different sets.
+  static int64_t point_stride(int64_t tiles, int64_t pitch) { return tiles * pitch + kVector; }
+  int64_t v_items(const Block& block) const {
+    return kWinogradPoints * point_stride(tiles(block), pitch_);
+  }
+
+  void transform_source(const Block& block, float* v) const;
+  void multiply(int64_t block_index, int64_t part, const float* v) const;
+  void store_panel(const Block& block, int64_t panel, const float* m, float* rows,
+                   PanelSums<float>& sums) const;
+
+  const WinogradConv conv_;
+  const GemmKernel& gemm_;
+  const WinogradKernel& kernel_;
+  const float *source_, *packed_;
+  const SourceMap map_;
+  const ImageStrides source_strides_, out_strides_;
+  const int64_t pitch_;      // floats of a tile in V, of a pixel in scratch
+  const int64_t out_pitch_;  // of a tile in M
+  const int64_t panels_;
+  const BlockGrid grid_;  // of rows of tiles
+  const int64_t parts_;   // of the panels
+  const TileOutput<float> output_;
+};
+
+/// Rows of tiles of a block, an image's after the other's, to V.
+void WinogradEngine::transform_source(const Block& block, float* v) const {
+  const Scratch layout(conv_.y, conv_.x, 2 * block.rows);
+  const int64_t padding = pitch_ - conv_.source_channels;
+  const Workspace scratch(layout.image() * pitch_ * kFloat);
+  float* pixels = scratch.as<float>();
+  for (int64_t i = 0; padding > 0 && i < layout.image(); ++i)
+    std::fill_n(pixels + i * pitch_ + conv_.source_channels, padding, 0.0f);
+  for (int64_t image = 0; image < block.images; ++image) {
+    copy_block(
+        {.item = kFloat,
+         .strides = source_strides_,
+         .channels = conv_.source_channels,
+         .position_stride = pitch_,
+         .channel_stride = 1,
+         .map = map_},
+        conv_.y, conv_.x,
+        {.image = block.image + image, .images = 1, .row = 2 * block.row, .rows = 2 * block.rows},
+        source_, pixels);
+    for (int64_t row = 0; row < block.rows; ++row)
+      kernel_.source({.from = pixels + 2 * row * layout.width * pitch_,
+                      .to = v + tiles(image * block.rows + row) * pitch_,
+                      .row = layout.width * pitch_,
+                      .pixel = pitch_,
+                      .point = point_stride(tiles(block), pitch_),
+                      .tile = pitch_,
+                      .tiles = conv_.tile_columns(),
+                      .channels = round_up(conv_.source_channels, kVector)});
+  }
+}
+
+void WinogradEngine::multiply(int64_t block_index, int64_t part, const float* v) const {
+  const Block block = grid_[block_index];
+  const int64_t count = tiles(block), step = even_piece(count, gemm_.mr);
+  const int64_t v_point = point_stride(count, pitch_), m_point = point_stride(count, out_pitch_);
+  const int64_t matrix = panel_elements(gemm_, conv_.source_channels);
+  const Workspace m(kWinogradPoints * m_point * kFloat);
+  const Workspace rows(4 * conv_.tile_columns() * out_pitch_ * kFloat);
+  const Extent panels = piece(panels_, parts_, part);
+  for (int64_t panel = panels.begin; panel < panels.begin + panels.size; ++panel) {
+    const int64_t channel = panel * gemm_.nr;
+    const int64_t n = std::min<int64_t>(gemm_.nr, conv_.output_channels - channel);
+    for (int64_t point = 0; point < kWinogradPoints; ++point) {
+      const void* b = packed_ + (panel * kWinogradPoints + point) * matrix;
+      for (int64_t i = 0; i < count; i += step) {
+        const void* a = v + point * v_point + i * pitch_;
+        gemm_.run({.m = std::min(step, count - i),
+                   .n = n,
+                   .k = conv_.source_channels,
+                   .batch = 1,
+                   .a = &a,
+                   .lda = pitch_,
+                   .b = &b,
+                   .c = m.as<float>() + point * m_point + i * out_pitch_,
+                   .ldc = out_pitch_,
+                   .accumulate = false});
+      }
+    }
+    PanelSums<float> sums = output_.sums(block_index, channel, n);
+    store_panel(block, panel, m.as<float>(), rows.as<float>(), sums);
+    sums.flush();
+  }
+}
+
+/// A panel's M to outputs, a row of tiles at a time.
+void WinogradEngine::store_panel(const Block& block, int64_t panel, const float* m, float* rows,
+                                 PanelSums<float>& sums) const {
+  const int64_t channel = panel * gemm_.nr, columns = 2 * conv_.tile_columns();
+  const int64_t n = std::min<int64_t>(gemm_.nr, conv_.output_channels - channel);
+  for (int64_t i = 0; i < block.images * block.rows; ++i) {
+    kernel_.output({.from = m + tiles(i) * out_pitch_,
+                    .to = rows,
+                    .row = columns * out_pitch_,
+                    .pixel = out_pitch_,
+                    .point = point_stride(tiles(block), out_pitch_),
+                    .tile = out_pitch_,
+                    .tiles = conv_.tile_columns(),
+                    .channels = out_pitch_});
+    const int64_t image = block.image + i / block.rows, top = 2 * (block.row + i % block.rows);
+    for (int64_t row = 0; row < std::min<int64_t>(2, conv_.height - top); ++row)
+      for (int64_t x = 0; x < conv_.width; x += PanelSums<float>::kRows)
+        output_.finish(
+            {.m = std::min(PanelSums<float>::kRows, conv_.width - x),
+             .n = n,
+             .k = 0,
+             .batch = 0,
+             .a = nullptr,
+             .lda = 0,
+             .b = nullptr,
+             .c = rows + (row * columns + x) * out_pitch_,
+             .ldc = out_pitch_,
+             .accumulate = false},
+            channel,
+            image * out_strides_.n + (top + row) * out_strides_.y + x * out_strides_.x + channel,
+            nullptr, sums);
+  }
+}
+
+bool switched_off() {
+  static const bool off = [] {
+    const char* value = std::getenv("QUERN_WINOGRAD");
+    const std::string_view word = value == nullptr ? "" : value;
+    check(word.empty() || word == "0" || word == "1", "conv2d",
+          "QUERN_WINOGRAD: expected 0 or 1, got \"{}\"", word);
+    return word == "0";
+  }();
+  return off;
+}
+
+/// What is against it where it can. Against conv_brgemm, one thread of Zen 5, batch 1 and 16: 1.5 to 1.9
+/// times as fast from 64 channels and 14×14 pixels on, at least 1.15 times with what is allowed here.
+const char* why_not(const ConvProblem& p, ConvPass pass) {
+  if (switched_off()) return "QUERN_WINOGRAD=0";
+  if (const char* reason = why_winograd_cannot(p, pass)) return reason;
+  // 24 channels: 1.0 to 1.4; 8: 0.85 to 1.
+  if (std::min(p.ic, p.oc) < 32) return "transforms of few channels cost more than they save";
+  // One tile of 512 channels: 0.73, as the transformed weight is 16/9 of the weight to read.
+  const WinogradConv conv(p, pass);
+  if (conv.images * conv.tile_rows() * conv.tile_columns() < 4)
+    return "few tiles take longer to read the transformed weight";
+  return nullptr;
+}
+
+}  // namespace
+
+const char* why_winograd_cannot(const ConvProblem& p, ConvPass pass) {
+  if (pass == ConvPass::wgrad) return "gradients of the weight are not implemented";
+  if (p.dtype == DType::bf16) return "transforms would round to bf16 once more";
+  if (p.dtype != DType::f32) return "f64 is computed by the definition";
+  if (p.kh != 3 || p.kw != 3 || p.stride_h != 1 || p.stride_w != 1 || p.dilation_h != 1 ||
+      p.dilation_w != 1 || p.groups != 1)
+    return "filters are not 3×3 with stride, dilation and groups of 1";
+  if (p.pad_h > 2 || p.pad_w > 2) return "padding is larger than 2";
+  if (p.format != MemoryFormat::channels_last) return "channels are not innermost";
+  // The most that a row of tiles takes; divided, since the product may overflow.
+  constexpr int64_t largest = int64_t{256} << 20;
+  if (p.iw + p.ow > largest / (8 * kWinogradPoints * kFloat) / std::max(p.ic, p.oc))
+    return "scratch for one row of tiles is over 256 MiB";
+  return nullptr;
+}
+
+WinogradConv::WinogradConv(const ConvProblem& p, ConvPass pass)
+    : images(p.n), height(p.oh), width(p.ow), source_channels(p.ic), output_channels(p.oc) {
+  const auto even = [](int64_t outputs) { return round_up(outputs, 2); };
+  if (pass == ConvPass::forward) {
+    y = forward_axis(p.ih, even(p.oh), 3, 1, p.pad_h, 1);
+    x = forward_axis(p.iw, even(p.ow), 3, 1, p.pad_w, 1);
+  } else {
+    height = p.ih, width = p.iw;
+    std::swap(source_channels, output_channels);
+    y = forward_axis(p.oh, even(p.ih), 3, 1, 2 - p.pad_h, 1);
+    x = forward_axis(p.ow, even(p.iw), 3, 1, 2 - p.pad_w, 1);
+  }
+}
+
+constinit const ConvKernel conv_winograd{
+    .name = "winograd",
+    .why_not = why_not,
+    .packed_bytes = packed_winograd_bytes,
+    .pack = pack_winograd,
+    .forward =
+        [](const ConvPlan& plan, const void* x, const void* packed, void* y,
+           const ForwardFusion& fusion) {
+          WinogradEngine(plan, x, packed, fusion.source, epilogue_of(fusion), y).run();
+        },
+    .dgrad =
+        [](const ConvPlan& plan, const void* dy, const void* packed, void* dx,
+           const DgradFusion& fusion) {
+          WinogradEngine(plan, dy, packed, {}, epilogue_of(fusion), dx).run();
+        },
+    .wgrad = nullptr,
+};
+
+}  // namespace quern::kernels

@@ -1,0 +1,264 @@
+// Winograd's transforms on every instruction set, and what its convolutions round. That they are exact
+// where nothing is rounded is tested with all engines in conv_test.cpp and conv_fusion_test.cpp.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "conv_cases.h"
+#include "quern/ops/kernels/conv/winograd_registry.h"
+#include "records.h"
+
+using namespace quern;
+using namespace quern::kernels;
+using namespace quern::test;
+
+namespace {
+
+/// Like numbers of a network, exact in f32: both signs, mostly below 1.
+std::vector<double> waves(int64_t count, double phase) {
+  std::vector<double> values(static_cast<size_t>(count));
+  for (size_t i = 0; i < values.size(); ++i) {
+    const double t = static_cast<double>(i);
+    values[i] = static_cast<double>(
+        static_cast<float>(std::sin(12.9898 * t + phase) * std::cos(0.37 * t * t)));
+  }
+  return values;
+}
+
+/// Forward or dgrad of one engine, from plain data.
+std::vector<double> convolve(const ConvProblem& p, ConvPass pass, const ConvKernel& kernel,
+                             const std::vector<double>& source, const std::vector<double>& weight) {
+  const ConvPlan plan{p, pass, &kernel, &select_gemm_kernel(p.dtype)};
+  const bool forward = pass == ConvPass::forward;
+  Buffer from(p.dtype, source), w(p.dtype, weight);
+  Buffer to(p.dtype, forward ? p.n * p.oc * p.oh * p.ow : p.n * p.ic * p.ih * p.iw);
+  Buffer packed(p.dtype, plan.packed_bytes() / itemsize(p.dtype));
+  plan.pack(w.data(), packed.data());
+  const void* read = plan.packed_bytes() > 0 ? packed.data() : w.data();
+  if (forward) conv_forward(plan, from.data(), read, to.data());
+  else conv_dgrad(plan, from.data(), read, to.data());
+  CHECK(to.guarded());
+  return to.values();
+}
+
+using Matrix = std::vector<std::vector<double>>;
+
+Matrix product(const Matrix& a, const Matrix& b) {
+  Matrix c(a.size(), std::vector<double>(b[0].size()));
+  for (size_t i = 0; i < a.size(); ++i)
+    for (size_t j = 0; j < b[0].size(); ++j)
+      for (size_t k = 0; k < b.size(); ++k) c[i][j] += a[i][k] * b[k][j];
+  return c;
+}
+Matrix transposed(const Matrix& a) {
+  Matrix t(a[0].size(), std::vector<double>(a.size()));
+  for (size_t i = 0; i < a.size(); ++i)
+    for (size_t j = 0; j < a[0].size(); ++j) t[j][i] = a[i][j];
+  return t;
+}
+
+// The paper's matrices without their signs.
+const Matrix kBt{{1, 0, 1, 0}, {0, 1, 1, 0}, {0, 1, 1, 0}, {0, 1, 0, 1}};
+const Matrix kG{{1, 0, 0}, {.5, .5, .5}, {.5, .5, .5}, {0, 0, 1}};
+const Matrix kAt{{1, 1, 1, 0}, {0, 1, 1, 1}};
+
+/// |Aᵀ|·(Σ over channels (|G|·|g|·|Gᵀ|) ∘ (|Bᵀ|·|d|·|B|))·|A| for every output of a forward pass: the
+/// size of what is added up on the way to it.
+std::vector<double> magnitude(const ConvProblem& p, const std::vector<double>& x,
+                              const std::vector<double>& weight) {
+  std::vector<double> all(static_cast<size_t>(p.n * p.oh * p.ow * p.oc));
+  const auto pixel = [&](int64_t n, int64_t c, int64_t i, int64_t j) {
+    if (i < 0 || i >= p.ih || j < 0 || j >= p.iw) return 0.0;
+    return std::abs(x[static_cast<size_t>(((n * p.ih + i) * p.iw + j) * p.ic + c)]);
+  };
+  std::vector<Matrix> filters;
+  for (int64_t f = 0; f < p.oc * p.ic; ++f) {
+    Matrix g(3, std::vector<double>(3));
+    for (size_t t = 0; t < 9; ++t)
+      g[t / 3][t % 3] = std::abs(weight[static_cast<size_t>(f) * 9 + t]);
+    filters.push_back(product(product(kG, g), transposed(kG)));
+  }
+  for (int64_t n = 0; n < p.n; ++n)
+    for (int64_t top = 0; top < p.oh; top += 2)
+      for (int64_t left = 0; left < p.ow; left += 2) {
+        std::vector<Matrix> sums(static_cast<size_t>(p.oc), Matrix(4, std::vector<double>(4)));
+        for (int64_t c = 0; c < p.ic; ++c) {
+          Matrix d(4, std::vector<double>(4));
+          for (int64_t i = 0; i < 4; ++i)
+            for (int64_t j = 0; j < 4; ++j)
+              d[static_cast<size_t>(i)][static_cast<size_t>(j)] =
+                  pixel(n, c, top - p.pad_h + i, left - p.pad_w + j);
+          const Matrix v = product(product(kBt, d), transposed(kBt));
+          for (int64_t o = 0; o < p.oc; ++o)
+            for (size_t i = 0; i < 4; ++i)
+              for (size_t j = 0; j < 4; ++j)
+                sums[static_cast<size_t>(o)][i][j] +=
+                    filters[static_cast<size_t>(o * p.ic + c)][i][j] * v[i][j];
+        }
+        for (int64_t o = 0; o < p.oc; ++o) {
+          const Matrix y = product(product(kAt, sums[static_cast<size_t>(o)]), transposed(kAt));
+          for (int64_t i = 0; i < std::min<int64_t>(2, p.oh - top); ++i)
+            for (int64_t j = 0; j < std::min<int64_t>(2, p.ow - left); ++j)
+              all[static_cast<size_t>(((n * p.oh + top + i) * p.ow + left + j) * p.oc + o)] =
+                  y[static_cast<size_t>(i)][static_cast<size_t>(j)];
+        }
+      }
+  return all;
+}
+
+/// dgrad as the forward pass of dy whose weight is turned and transposed.
+ConvProblem turned(const ConvProblem& p) {
+  ConvProblem t = p;
+  std::swap(t.ic, t.oc), std::swap(t.ih, t.oh), std::swap(t.iw, t.ow);
+  t.pad_h = 2 - p.pad_h, t.pad_w = 2 - p.pad_w;
+  return t;
+}
+std::vector<double> turned(const ConvProblem& p, const std::vector<double>& weight) {
+  std::vector<double> t(weight.size());
+  for (int64_t o = 0; o < p.oc; ++o)
+    for (int64_t c = 0; c < p.ic; ++c)
+      for (int64_t i = 0; i < 9; ++i)
+        t[static_cast<size_t>((c * p.oc + o) * 9 + 8 - i)] =
+            weight[static_cast<size_t>((o * p.ic + c) * 9 + i)];
+  return t;
+}
+
+}  // namespace
+
+TEST_CASE("Transforms equal the reference's on every instruction set") {
+  // Integers, and multiples of a quarter: exact.
+  constexpr int64_t tiles = 3, pitch = 41, width = 2 * tiles + 2;
+  for (int64_t channels : {1, 7, 16, 24, 40}) {
+    const auto results = [&](const WinogradKernel& kernel) {
+      Buffer image(DType::f32, integers(4 * width * pitch, 1));
+      Buffer filters(DType::f32, integers(2 * 9 * pitch, 2));
+      Buffer m(DType::f32, integers(16 * tiles * pitch, 3));
+      Buffer v(DType::f32, 16 * tiles * pitch), u(DType::f32, 16 * 2 * pitch),
+          turned(DType::f32, 16 * 2 * pitch), y(DType::f32, 2 * 2 * tiles * pitch);
+      const auto floats = [](void* p) { return static_cast<float*>(p); };
+      WinogradTiles t{.from = floats(image.data()),
+                      .to = floats(v.data()),
+                      .row = width * pitch,
+                      .pixel = pitch,
+                      .point = tiles * pitch,
+                      .tile = pitch,
+                      .tiles = tiles,
+                      .channels = channels};
+      kernel.source(t);
+      t.from = floats(m.data()), t.to = floats(y.data()), t.row = 2 * tiles * pitch;
+      kernel.output(t);
+      WinogradFilters f{.from = floats(filters.data()),
+                        .to = floats(u.data()),
+                        .filter = 9 * pitch,
+                        .tap = pitch,
+                        .point = 2 * pitch,
+                        .to_filter = pitch,
+                        .filters = 2,
+                        .columns = channels};
+      kernel.weight(f);
+      f.from += 8 * pitch, f.tap = -pitch, f.to = floats(turned.data());
+      kernel.weight(f);
+      for (const Buffer* b : {&v, &u, &turned, &y}) CHECK(b->guarded());
+      return std::array{v.values(), u.values(), turned.values(), y.values()};
+    };
+    const auto expected = results(conv_winograd_reference);
+    each_runnable(winograd_kernels(), [&](const WinogradKernel& kernel) {
+      CAPTURE(std::string(kernel.name));
+      CAPTURE(channels);
+      CHECK(results(kernel) == expected);
+    });
+  }
+}
+
+TEST_CASE("Rounding stays within Winograd's bound") {
+  // Of `magnitude`, each output's terms are rounded twice by the source's additions, 4 times by the
+  // filter's, at most once for each of C products that are added up, and 4 times by the output's: with
+  // n = C + 10 an error of at most γ(n) = n·u / (1 - n·u) times the magnitude [Higham, 3.1].
+  for (const Case& c : {Case{.n = 1,
+                       .groups = 1,
+                       .ic = 65,
+                       .oc = 33,
+                       .size = {9, 8},
+                       .kernel = {3, 3},
+                       .pad = {1, 1}},
+                        Case{.n = 2,
+                        .groups = 1,
+                        .ic = 300,
+                        .oc = 8,
+                        .size = {5, 6},
+                        .kernel = {3, 3},
+                        .pad = {0, 2}}}) {
+    const ConvProblem p = c.problem(DType::f32, MemoryFormat::channels_last);
+    const ConvProblem exact = c.problem(DType::f64, MemoryFormat::channels_last);
+    const std::vector<double> w = waves(p.oc * p.ic * 9, 1);
+    for (ConvPass pass : {ConvPass::forward, ConvPass::dgrad}) {
+      const bool forward = pass == ConvPass::forward;
+      const ConvProblem q = forward ? p : turned(p);
+      const std::vector<double> source = waves(q.n * q.ic * q.ih * q.iw, 2);
+      const std::vector<double> expected = convolve(exact, pass, conv_reference, source, w);
+      const std::vector<double> got = convolve(p, pass, conv_winograd, source, w);
+      const std::vector<double> size = magnitude(q, source, forward ? w : turned(p, w));
+      const double n = static_cast<double>(q.ic + 10) * kRoundoff;
+      double worst = 0;
+      for (size_t i = 0; i < got.size(); ++i)
+        worst = std::max(worst, std::abs(got[i] - expected[i]) / (n / (1 - n) * size[i]));
+      CHECK(worst <= 1.0);
+      CHECK(worst > 0.0);
+    }
+  }
+}
+
+TEST_CASE("Winograd's error is no larger than that of plain sums") {
+  // Root mean squares over a convolution of ResNet-50. Sums are shorter by a factor of 9, their terms
+  // larger; 0.6 was measured.
+  const Case c{
+      .n = 1, .groups = 1, .ic = 128, .oc = 32, .size = {14, 14}, .kernel = {3, 3}, .pad = {1, 1}};
+  const ConvProblem p = c.problem(DType::f32, MemoryFormat::channels_last);
+  const ConvProblem exact = c.problem(DType::f64, MemoryFormat::channels_last);
+  const std::vector<double> x = waves(p.n * p.ic * p.ih * p.iw, 3), w = waves(p.oc * p.ic * 9, 4);
+  const std::vector<double> expected = convolve(exact, ConvPass::forward, conv_reference, x, w);
+  const auto error = [&](const ConvKernel& kernel) {
+    const std::vector<double> got = convolve(p, ConvPass::forward, kernel, x, w);
+    double sum = 0, of = 0;
+    for (size_t i = 0; i < got.size(); ++i)
+      sum += (got[i] - expected[i]) * (got[i] - expected[i]), of += expected[i] * expected[i];
+    return std::sqrt(sum / of);
+  };
+  const double winograd = error(conv_winograd), plain = error(conv_brgemm);
+  CAPTURE(winograd);
+  CAPTURE(plain);
+  CHECK(winograd <= plain);
+}
+
+TEST_CASE("Winograd is taken where it can and pays") {
+  const auto reason = [](Case c, DType dtype = DType::f32,
+                         MemoryFormat format = MemoryFormat::channels_last,
+                         ConvPass pass = ConvPass::forward) {
+    const char* why = conv_winograd.why_not(c.problem(dtype, format), pass);
+    return std::string(why ? why : "");
+  };
+  const Case good{
+      .n = 1, .groups = 1, .ic = 64, .oc = 64, .size = {14, 14}, .kernel = {3, 3}, .pad = {1, 1}};
+  CHECK_EQ(reason(good), "");
+  CHECK_EQ(reason(good, DType::f32, MemoryFormat::channels_last, ConvPass::dgrad), "");
+  CHECK_EQ(reason(good, DType::f32, MemoryFormat::channels_last, ConvPass::wgrad),
+           "gradients of the weight are not implemented");
+  CHECK_EQ(reason(good, DType::bf16), "transforms would round to bf16 once more");
+  CHECK_EQ(reason(good, DType::f64), "f64 is computed by the definition");
+  CHECK_EQ(reason(good, DType::f32, MemoryFormat::contiguous), "channels are not innermost");
+  Case other = good;
+  other.stride = {1, 2};
+  CHECK_EQ(reason(other), "filters are not 3×3 with stride, dilation and groups of 1");
+  other = good, other.pad = {3, 1};
+  CHECK_EQ(reason(other), "padding is larger than 2");
+  other = good, other.ic = 3;
+  CHECK_EQ(reason(other), "transforms of few channels cost more than they save");
+  other = good, other.size = {2, 2};
+  CHECK_EQ(reason(other), "few tiles take longer to read the transformed weight");
+  other = good, other.size = {14, int64_t{1} << 40};
+  CHECK_EQ(reason(other), "scratch for one row of tiles is over 256 MiB");
+}
