@@ -227,12 +227,12 @@ bool switched_off() {
   return off;
 }
 
-/// What is against it where it can. Against conv_brgemm, one thread of Zen 5, batch 1 and 16: 1.5 to 1.9
-/// times as fast from 64 channels and 14×14 pixels on, at least 1.15 times with what is allowed here.
+/// What is against it where it can. Against conv_brgemm, one thread of Zen 5, batch 1 and 16: 1.4 to 1.9
+/// times as fast from 64 channels and 14×14 pixels on, at least 1.07 times with what is allowed here.
 const char* why_not(const ConvProblem& p, ConvPass pass) {
   if (switched_off()) return "QUERN_WINOGRAD=0";
   if (const char* reason = why_winograd_cannot(p, pass)) return reason;
-  // 24 channels: 1.0 to 1.4; 8: 0.85 to 1.
+  // 24 channels: 0.97 to 1.5; 8: 0.84 to 1.13.
   if (std::min(p.ic, p.oc) < 32) return "transforms of few channels cost more than they save";
   // One tile of 512 channels: 0.73, as the transformed weight is 16/9 of the weight to read.
   const WinogradConv conv(p, pass);
