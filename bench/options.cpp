@@ -47,8 +47,8 @@ Options parse_options(int& argc, char** argv) {
       ->check(CLI::IsMember({"nchw", "nhwc"}));
   app.add_option("--isa", o.isas, "Kernels of these, as far as the CPU has them; default: the best")
       ->delimiter(',')
-      ->check(CLI::IsMember(
-          {"best", "all", "amx", "avx512_bf16", "avx512", "avx2", "portable", "reference"}));
+      ->check(CLI::IsMember({"best", "all", "amx", "avx512_bf16", "avx512", "avx2", "sve_bf16",
+                             "sve", "neon_bf16", "neon", "portable", "reference"}));
   app.add_flag("--cold", o.cold, "Evict the operands from the caches before each run");
   app.add_flag("--fused", o.fused, "Convolutions with the batch norms around them, as in training");
   app.add_flag("--peaks", o.peaks, "Print the peaks of this machine, run no benchmark");

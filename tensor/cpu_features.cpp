@@ -3,25 +3,38 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <atomic>
+#include <bit>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <vector>
 
 #include "quern/tensor/check.h"
 
 #if defined(__x86_64__)
 #include <cpuid.h>
 #include <sys/syscall.h>
+#elif defined(__aarch64__) && defined(__linux__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#include <sys/prctl.h>
+#elif defined(__aarch64__) && defined(__APPLE__)
+#include <sys/sysctl.h>
 #endif
 
 namespace quern {
 namespace {
 
-constexpr std::array<std::string_view, 5> kNames = {"portable", "avx2", "avx512", "avx512_bf16",
-                                                    "amx"};
+constexpr std::array<std::string_view, 9> kNames = {
+    "portable", "avx2", "avx512", "avx512_bf16", "amx", "neon", "neon_bf16", "sve", "sve_bf16"};
+
+/// A set of Isas, one bit each.
+using IsaSet = uint32_t;
+constexpr IsaSet bit(Isa isa) { return IsaSet{1} << static_cast<int>(isa); }
+constexpr IsaSet up_to(Isa isa) { return 2 * bit(isa) - 1; }
+constexpr IsaSet kX86 = up_to(Isa::amx), kArm = bit(Isa::portable) | (up_to(Isa::sve_bf16) & ~kX86);
 
 #if defined(__x86_64__)
 
@@ -60,8 +73,10 @@ bool tiles_permitted() {
 #endif
 }
 
-/// The best of Isa, each of which contains those before it.
-Isa detect() {
+constexpr IsaSet kBuiltFor = kX86;
+
+/// Each contains those before it: the best.
+Isa detect_best() {
   const Registers one = cpuid(1);
   if (!has_bits(one.ecx, {27, 28, 12, 29})) return Isa::portable;  // osxsave, avx, fma, f16c
   const uint64_t saved = saved_registers();
@@ -96,26 +111,95 @@ std::string brand() {
   return name;
 }
 
+IsaSet detect() { return up_to(detect_best()); }
+
+#elif defined(__aarch64__)
+
+constexpr IsaSet kBuiltFor = kArm;
+
+#ifdef __linux__
+
+IsaSet detect() {
+  const unsigned long one = getauxval(AT_HWCAP), two = getauxval(AT_HWCAP2);
+  IsaSet found = bit(Isa::portable);
+  if (one & HWCAP_ASIMD) found |= bit(Isa::neon);
+  if (two & HWCAP2_BF16) found |= bit(Isa::neon_bf16);
+  // The drivers have room for tiles of 48 columns: three vectors of 512 bits, the longest yet built.
+  if ((one & HWCAP_SVE) && sve_bits() <= 512) {
+    found |= bit(Isa::sve);
+    if (two & HWCAP2_SVEBF16) found |= bit(Isa::sve_bf16);
+  }
+  return found;
+}
+
+std::string brand() {
+  if ((getauxval(AT_HWCAP) & HWCAP_CPUID) == 0) return "AArch64";
+  uint64_t midr = 0;  // the system answers in the register's stead
+  asm("mrs %0, midr_el1" : "=r"(midr));
+  const uint64_t maker = midr >> 24 & 0xff, part = midr >> 4 & 0xfff;
+  constexpr struct {
+    uint64_t maker, part;
+    const char* name;
+  } kKnown[] = {
+      {0x41, 0xd08, "Arm Cortex-A72"},  {0x41, 0xd0c, "Arm Neoverse N1"},
+      {0x41, 0xd40, "Arm Neoverse V1"}, {0x41, 0xd49, "Arm Neoverse N2"},
+      {0x41, 0xd4f, "Arm Neoverse V2"}, {0x46, 0x001, "Fujitsu A64FX"},
+  };
+  for (const auto& known : kKnown)
+    if (known.maker == maker && known.part == part) return known.name;
+  return fmt::format("AArch64 (maker {:#x}, part {:#x})", maker, part);
+}
+
+#elif defined(__APPLE__)
+
+IsaSet detect() {
+  int bf16 = 0;
+  size_t size = sizeof bf16;
+  sysctlbyname("hw.optional.arm.FEAT_BF16", &bf16, &size, nullptr, 0);
+  return bit(Isa::portable) | bit(Isa::neon) | (bf16 ? bit(Isa::neon_bf16) : 0);
+}
+
+std::string brand() {
+  char text[128] = {};
+  size_t size = sizeof text - 1;
+  return sysctlbyname("machdep.cpu.brand_string", text, &size, nullptr, 0) == 0 ? text : "AArch64";
+}
+
 #else
 
-Isa detect() { return Isa::portable; }
+IsaSet detect() { return bit(Isa::portable) | bit(Isa::neon); }
+std::string brand() { return "AArch64"; }
+
+#endif
+
+#else
+
+constexpr IsaSet kBuiltFor = bit(Isa::portable);
+IsaSet detect() { return kBuiltFor; }
 std::string brand() { return "unknown CPU"; }
 
 #endif
 
-Isa best() {
-  static const Isa isa = detect();
-  return isa;
+IsaSet found() {
+  static const IsaSet isas = detect();
+  return isas;
 }
+
+constexpr Isa best_of(IsaSet isas) { return static_cast<Isa>(std::bit_width(isas) - 1); }
 
 constexpr int kUnset = -1;
 std::atomic<int> cap{kUnset};
 
 Isa parse(std::string_view argument, std::string_view name) {
-  for (size_t i = 0; i < kNames.size(); ++i)
-    if (kNames[i] == name) return static_cast<Isa>(i);
+  std::vector<std::string_view> names;
+  for (size_t i = 0; i < kNames.size(); ++i) {
+    const Isa isa = static_cast<Isa>(i);
+    if ((kBuiltFor & bit(isa)) == 0) continue;
+    if (kNames[i] == name) return isa;
+    names.push_back(kNames[i]);
+  }
   fail("isa",
-       fmt::format("{}: expected one of {}, got \"{}\"", argument, fmt::join(kNames, ", "), name));
+       fmt::format("{}: expected one of {}, got \"{}\"", argument, fmt::join(names, ", "), name));
 }
 
 }  // namespace
@@ -124,8 +208,8 @@ std::string_view to_string(Isa isa) { return kNames[static_cast<size_t>(isa)]; }
 
 Isa isa_from_string(std::string_view name) { return parse("name", name); }
 
-bool cpu_has(Isa isa) { return isa <= best(); }
-bool isa_enabled(Isa isa) { return isa <= max_isa(); }
+bool cpu_has(Isa isa) { return (found() & bit(isa)) != 0; }
+bool isa_enabled(Isa isa) { return cpu_has(isa) && isa <= isa_cap(); }
 
 std::string why_disabled(Isa isa) {
   if (!cpu_has(isa)) return fmt::format("CPU has no {}", to_string(isa));
@@ -133,20 +217,32 @@ std::string why_disabled(Isa isa) {
   return {};
 }
 
-Isa max_isa() { return std::min(best(), isa_cap()); }
+Isa max_isa() { return best_of(found() & up_to(isa_cap())); }
 
 Isa isa_cap() {
   int now = cap.load(std::memory_order_relaxed);
   if (now == kUnset) {
     const char* name = std::getenv("QUERN_MAX_CPU_ISA");
     const bool named = name != nullptr && *name != '\0';
-    now = static_cast<int>(named ? parse("QUERN_MAX_CPU_ISA", name) : Isa::amx);
+    now = static_cast<int>(named ? parse("QUERN_MAX_CPU_ISA", name) : best_of(kBuiltFor));
     cap.store(now, std::memory_order_relaxed);
   }
   return static_cast<Isa>(now);
 }
 
 void set_isa_cap(Isa isa) { cap.store(static_cast<int>(isa), std::memory_order_relaxed); }
+
+bool has_bf16_arithmetic() {
+  return isa_enabled(Isa::avx512_bf16) || isa_enabled(Isa::neon_bf16) || isa_enabled(Isa::sve_bf16);
+}
+
+int sve_bits() {
+#if defined(__aarch64__) && defined(__linux__)
+  const int length = prctl(PR_SVE_GET_VL);  // bytes, below flags
+  if (length > 0) return 8 * (length & PR_SVE_VL_LEN_MASK);
+#endif
+  return 128;
+}
 
 std::string cpu_name() { return brand(); }
 

@@ -8,8 +8,8 @@
 
 namespace quern {
 
-std::string_view to_string(Isa isa);  ///< "portable", "avx2", "avx512", "avx512_bf16", "amx"
-/// Error: a name that is none of these.
+std::string_view to_string(Isa isa);  ///< "portable", "avx2", ..., "sve_bf16"
+/// Error: a name that is none of this architecture's.
 Isa isa_from_string(std::string_view name);
 
 /// Has the CPU it, with the system's leave (saved registers, tile permission)? Ignores the cap.
@@ -22,9 +22,15 @@ std::string why_disabled(Isa isa);
 Isa max_isa();
 
 /// The cap: QUERN_MAX_CPU_ISA at first use, later what was set here.
-/// Error (at first use): a name that is none of these.
+/// Error (at first use): a name that is none of this architecture's.
 Isa isa_cap();
 void set_isa_cap(Isa isa);
+
+/// Does a bf16 instruction multiply faster than an f32 one, on this CPU and under the cap?
+bool has_bf16_arithmetic();
+
+/// Bits of an SVE vector; 128 where there are none.
+int sve_bits();
 
 std::string cpu_name();  ///< the model's brand string
 

@@ -19,7 +19,7 @@ int main(int argc, char** argv) {
   try {
     check_outputs(options);
     if (options.threads > 0) quern::set_num_threads(options.threads);
-    if (options.amp && quern::max_isa() < quern::Isa::avx512_bf16)
+    if (options.amp && !quern::has_bf16_arithmetic())
       fmt::print(stderr,
                  "resnet50: warning: --amp: {} has no fast bf16 arithmetic: slower than f32\n",
                  quern::to_string(quern::max_isa()));

@@ -90,6 +90,9 @@ Halves<Arch> to_bf16(Vec<bfloat16, Arch> v) {
   if constexpr (kLanes<float, Arch> == 16)
     return (Halves<Arch>)_mm512_cvtneps_pbh(v.data);  // subnormals become zero
 #endif
+#ifdef __ARM_FEATURE_BF16_VECTOR_ARITHMETIC
+  if constexpr (kLanes<float, Arch> == 4) return (Halves<Arch>)vcvt_bf16_f32(v.data);
+#endif
   using Bits = typename Native<uint32_t, kLanes<float, Arch>>::type;
   const Bits bits = (Bits)v.data, high = bits >> 16;
   const Bits rounded = (bits + 0x7fff + (high & 1)) >> 16, quiet = high | 0x40;
@@ -116,6 +119,7 @@ template <class Arch, class T>
 Vec<T, Arch> load_n(const T* p, int64_t n, Vec<T, Arch> fill = Vec<T, Arch>(0)) {
   alignas(64) Wide<T> padded[kLanes<T, Arch>];
   store<Arch>(padded, fill);
+  if (n > kLanes<T, Arch>) __builtin_unreachable();
   for (int64_t i = 0; i < n; ++i) widen_one(p + i, padded + i);
   return load<Arch>(static_cast<const Wide<T>*>(padded));
 }

@@ -10,8 +10,8 @@ namespace quern::test {
 /// What the process printed. `environment` is shell assignments; the case must be marked skip().
 inline std::string run_self(const std::string& environment, const std::string& test_case) {
   const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
-  const std::string command =
-      environment + " '" + self + "' --no-skip --test-case='" + test_case + "' 2>&1";
+  const std::string command = environment + " " QUERN_EMULATOR " '" + self +
+                              "' --no-skip --test-case='" + test_case + "' 2>&1";
   std::string output;
   FILE* pipe = popen(command.c_str(), "r");
   std::array<char, 4096> buffer;
