@@ -39,7 +39,13 @@ int terms() {
 int bf16_speed(const kernels::GemmKernel& kernel) {
   const int assumed = assumed_speed.load(std::memory_order_relaxed);
   if (assumed != 0) return assumed;
-  return kernel.isa == Isa::amx ? 8 : kernel.isa == Isa::avx512_bf16 ? 2 : 1;
+  switch (kernel.isa) {
+    case Isa::amx: return 8;
+    case Isa::neon_bf16:
+    case Isa::sve_bf16: return 4;
+    case Isa::avx512_bf16: return 2;
+    default: return 1;
+  }
 }
 
 }  // namespace

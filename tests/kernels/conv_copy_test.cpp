@@ -21,6 +21,8 @@ std::vector<const CopyKernel*> enabled() {
 #ifdef __x86_64__
   for (const CopyKernel* kernel : {&conv_copy_avx2, &conv_copy_avx512, &conv_copy_avx512_bf16})
     if (isa_enabled(kernel->isa)) kernels.push_back(kernel);
+#elif defined(__aarch64__)
+  if (isa_enabled(Isa::neon_bf16)) kernels.push_back(&conv_copy_neon_bf16);
 #endif
   return kernels;
 }

@@ -28,8 +28,10 @@ TEST_CASE("a gemm kernel's name says what its record says") {
     std::string_view isa = to_string(kernel->isa);
     if (std::string_view(kernel->name).ends_with("_reference")) isa = "reference";
     const std::string pairs = kernel->kr == 1 ? "" : fmt::format("k{}", kernel->kr);
+    const std::string nr = kernel->scalable ? fmt::format("{}vl", kernel->nr * 32 / sve_bits())
+                                            : fmt::format("{}", kernel->nr);
     CHECK(kernel->name == fmt::format("gemm_{}_{}_{}_{}x{}{}_{}", kernel->a, kernel->b, kernel->c,
-                                      kernel->mr, kernel->nr, pairs, isa));
+                                      kernel->mr, nr, pairs, isa));
   }
 }
 
@@ -43,12 +45,19 @@ TEST_CASE("gemm dispatch takes the best kernel under the cap") {
   const Expected cases[] = {
       {Isa::portable, DType::f32, "gemm_f32_f32_f32_4x8_portable"},
       {Isa::portable, DType::bf16, "gemm_bf16_bf16_f32_4x8_portable"},
-      {Isa::amx, DType::f64, "gemm_f64_f64_f64_4x4_portable"},
+      {isa_cap(), DType::f64, "gemm_f64_f64_f64_4x4_portable"},
       {Isa::avx2, DType::f32, "gemm_f32_f32_f32_6x16_avx2"},
       {Isa::avx2, DType::bf16, "gemm_bf16_bf16_f32_6x16k2_avx2"},
       {Isa::avx512, DType::f32, "gemm_f32_f32_f32_14x32_avx512"},
       {Isa::avx512, DType::bf16, "gemm_bf16_bf16_f32_14x32k2_avx512"},
       {Isa::amx, DType::bf16, "gemm_bf16_bf16_f32_32x32k2_amx"},
+      {Isa::neon, DType::f32, "gemm_f32_f32_f32_8x12_neon"},
+      {Isa::neon, DType::bf16, "gemm_bf16_bf16_f32_8x12k2_neon"},
+      {Isa::neon_bf16, DType::f32, "gemm_f32_f32_f32_8x12_neon"},
+      {Isa::neon_bf16, DType::bf16, "gemm_bf16_bf16_f32_8x12k4_neon_bf16"},
+      {Isa::sve, DType::f32, "gemm_f32_f32_f32_8x3vl_sve"},
+      {Isa::sve_bf16, DType::f32, "gemm_f32_f32_f32_8x3vl_sve"},
+      {Isa::sve_bf16, DType::bf16, "gemm_bf16_bf16_f32_8x3vlk4_sve_bf16"},
   };
   for (const Expected& expected : cases) {
     const bool any_cpu = expected.kernel.ends_with("_portable");

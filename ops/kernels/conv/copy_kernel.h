@@ -51,6 +51,7 @@ struct CopyKernel {
   void (*map_f64)(const MapCopy&);
 };
 
-extern const CopyKernel conv_copy_avx512_bf16, conv_copy_avx512, conv_copy_avx2, conv_copy_portable;
+extern const CopyKernel conv_copy_avx512_bf16, conv_copy_avx512, conv_copy_avx2,
+    conv_copy_neon_bf16, conv_copy_portable;
 
 }  // namespace quern::kernels

@@ -21,6 +21,8 @@ const CopyKernel& copy_kernel() {
   if (isa_enabled(Isa::avx512_bf16)) return conv_copy_avx512_bf16;
   if (isa_enabled(Isa::avx512)) return conv_copy_avx512;
   if (isa_enabled(Isa::avx2)) return conv_copy_avx2;
+#elif defined(__aarch64__)
+  if (isa_enabled(Isa::neon_bf16)) return conv_copy_neon_bf16;
 #endif
   return conv_copy_portable;
 }
@@ -160,10 +162,17 @@ void pack_panel_rows(const GemmKernel& kernel, const void* src, int64_t row_stri
     };
     if (kr == 1) return copy_matrix(from, row_stride, col_stride, at(0), nr, k, n);
     int64_t i = 0;
+    const CopyKernel& copy = copy_kernel();
+    const auto row = [&](int64_t i) { return from + i * row_stride; };
     if (sizeof(T) == 2 && col_stride == 1 && kr == 2 && row0 % 2 == 0) {
-      const CopyKernel& copy = copy_kernel();
-      for (; i + 1 < k; i += 2)
-        copy.interleave16(from + i * row_stride, from + (i + 1) * row_stride, n, at(i));
+      for (; i + 1 < k; i += 2) copy.interleave16(row(i), row(i + 1), n, at(i));
+    } else if (sizeof(T) == 2 && col_stride == 1 && kr == 4 && row0 % 4 == 0) {
+      T even[2 * 64], odd[2 * 64];  // of columns: at least any kernel's nr
+      for (; i + 3 < k; i += 4) {
+        copy.interleave16(row(i), row(i + 2), n, even);
+        copy.interleave16(row(i + 1), row(i + 3), n, odd);
+        copy.interleave16(even, odd, 2 * n, at(i));
+      }
     }
     for (; i < k; ++i)
       for (int64_t j = 0; j < n; ++j) at(i)[j * kr] = from[i * row_stride + j * col_stride];

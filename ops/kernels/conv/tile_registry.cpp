@@ -14,6 +14,8 @@ std::span<const TileKernel* const> tile_kernels() {
              std::span<const TileKernel>(conv_tile_avx512_bf16),
              std::span<const TileKernel>(conv_tile_avx512),
              std::span<const TileKernel>(conv_tile_avx2),
+#elif defined(__aarch64__)
+             std::span<const TileKernel>(conv_tile_neon_bf16),
 #endif
              std::span<const TileKernel>(conv_tile_portable),
              std::span<const TileKernel>(conv_tile_reference)})

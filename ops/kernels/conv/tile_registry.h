@@ -7,7 +7,7 @@
 namespace quern::kernels {
 
 extern const TileKernel conv_tile_avx512_bf16[1], conv_tile_avx512[3], conv_tile_avx2[3],
-    conv_tile_portable[3], conv_tile_reference[3];
+    conv_tile_neon_bf16[1], conv_tile_portable[3], conv_tile_reference[3];
 
 /// All records, best first.
 std::span<const TileKernel* const> tile_kernels();

@@ -60,6 +60,9 @@ struct GemmKernel {
   void (*run)(const GemmTile&);
   void (*run_outer)(const GemmTile&) = nullptr;  // outer products; null: not offered
   bool finishes = false;                         // run() takes GemmTile::finish and tiles
+  // nr is that of vectors of 128 bits in the record, and named <nr/4>vl; gemm_kernels() gives that of
+  // the CPU's vectors.
+  bool scalable = false;
 };
 
 }  // namespace quern::kernels

@@ -76,10 +76,23 @@ void pack_panel(const GemmKernel& kernel, const T* b, int64_t row_stride, int64_
 
 }  // namespace
 
-std::span<const GemmKernel* const> gemm_kernels() { return kRecords; }
+std::span<const GemmKernel* const> gemm_kernels() {
+  static std::array<GemmKernel, kRecords.size()> fitted;  // the scalable ones
+  static const auto kernels = [] {
+    auto list = kRecords;
+    for (size_t i = 0; i < list.size(); ++i) {
+      if (!list[i]->scalable) continue;
+      fitted[i] = *list[i];
+      fitted[i].nr = list[i]->nr * sve_bits() / 128;
+      list[i] = &fitted[i];
+    }
+    return list;
+  }();
+  return kernels;
+}
 
 const GemmKernel& select_gemm_kernel(DType a_and_b) {
-  for (const GemmKernel* kernel : kRecords) {
+  for (const GemmKernel* kernel : gemm_kernels()) {
     if (kernel->a != a_and_b) continue;
     const std::string reason = refusal(*kernel);
     if (reason.empty()) {
@@ -102,7 +115,9 @@ int64_t panel_count(const GemmKernel& kernel, int64_t n) { return (n + kernel.nr
 void pack_b_panel(const GemmKernel& kernel, const void* b, int64_t row_stride, int64_t col_stride,
                   int64_t k, int64_t n, void* panel) {
   visit_floating("gemm", kernel.b, [&]<class T>(std::type_identity<T>) {
-    const auto pack = kernel.kr == 1 ? pack_panel<1, T> : pack_panel<2, T>;
+    const auto pack = kernel.kr == 1   ? pack_panel<1, T>
+                      : kernel.kr == 2 ? pack_panel<2, T>
+                                       : pack_panel<4, T>;
     pack(kernel, static_cast<const T*>(b), row_stride, col_stride, k, n, static_cast<T*>(panel));
   });
 }

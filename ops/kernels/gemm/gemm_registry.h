@@ -6,7 +6,7 @@
 
 namespace quern::kernels {
 
-/// All records of kernels.inc, in its order.
+/// All records of kernels.inc, in its order; nr of the scalable ones is this CPU's.
 std::span<const GemmKernel* const> gemm_kernels();
 
 /// The first record for this dtype of A and B whose ISA is enabled and not known to be slow on this
