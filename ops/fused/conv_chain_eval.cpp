@@ -62,8 +62,8 @@ struct Evaluation {
 };
 
 /// How many images go through a chain together: as many as leave all that its stages read and write in
-/// an eighth of the last cache, which other cores use too. Images do not meet in evaluation, so that
-/// the bits are the same for any number of them.
+/// an eighth of the last cache, which other cores use too. Images do not meet in evaluation: only where
+/// their number chooses another kernel (conv_winograd wants 4 tiles in all) do the last bits depend on it.
 int64_t images_at_once(std::span<const Shape> activations, DType dtype) {
   int64_t bytes = 0;  // of an image
   for (const Shape& s : activations) bytes += s[1] * s[2] * s[3] * itemsize(dtype);
