@@ -20,7 +20,7 @@ std::vector<kernels::ConvProblem> read_conv_outputs(const Options&);
 /// Whether training asks for it, which needs no gradient of images, and the kernel takes it.
 inline bool is_needed(const kernels::ConvPlan& plan) {
   return (plan.pass != kernels::ConvPass::dgrad || plan.problem.ic != 3) &&
-         !plan.kernel->why_not(plan.problem, plan.pass);
+         !plan.kernel->why_not(plan.problem, plan.pass, *plan.gemm);
 }
 
 /// Calls f(conv kernel, tile) on each pair that the options ask for; a kernel without tiles ignores its.

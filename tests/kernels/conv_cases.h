@@ -196,6 +196,8 @@ inline const std::vector<Case> kCases{
     {.n = 1, .groups = 1, .ic = 34, .oc = 40, .size = {9, 9}, .kernel = {3, 3}, .pad = {1, 1}},
     {.n = 3, .groups = 1, .ic = 35, .oc = 34, .size = {5, 2}, .kernel = {3, 3}, .pad = {2, 2}},
     {.n = 1, .groups = 1, .ic = 9, .oc = 7, .size = {1, 600}, .kernel = {3, 3}, .pad = {1, 0}},
+    // gradients of filters cut by both channels
+    {.n = 2, .groups = 1, .ic = 100, .oc = 70, .size = {6, 5}, .kernel = {3, 3}, .pad = {1, 1}},
     // more rows than are summed up in f32, in whole panels of either pass
     {.n = 2, .groups = 1, .ic = 32, .oc = 64, .size = {14, 21}, .kernel = {1, 1}},
 };
@@ -231,9 +233,10 @@ inline std::vector<const GemmKernel*> enabled_gemms() {
 }
 
 /// The engines that can compute it, but for the reference.
-inline std::vector<const ConvKernel*> engines(const ConvProblem& p) {
+inline std::vector<const ConvKernel*> engines(const ConvProblem& p, ConvPass pass,
+                                              const GemmKernel& gemm) {
   std::vector<const ConvKernel*> all{&conv_brgemm};
-  if (!why_winograd_cannot(p, ConvPass::forward)) all.push_back(&conv_winograd);
+  if (!why_winograd_cannot(p, pass, gemm)) all.push_back(&conv_winograd);
   return all;
 }
 

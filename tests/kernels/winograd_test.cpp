@@ -45,6 +45,16 @@ std::vector<double> convolve(const ConvProblem& p, ConvPass pass, const ConvKern
   return to.values();
 }
 
+std::vector<double> convolve_wgrad(const ConvProblem& p, const ConvKernel& kernel,
+                                   const std::vector<double>& source,
+                                   const std::vector<double>& gradient) {
+  const ConvPlan plan{p, ConvPass::wgrad, &kernel, &select_gemm_kernel(p.dtype)};
+  Buffer x(p.dtype, source), dy(p.dtype, gradient), dw(p.dtype, p.oc * p.ic * 9);
+  conv_wgrad(plan, x.data(), dy.data(), dw.data());
+  CHECK(dw.guarded());
+  return dw.values();
+}
+
 using Matrix = std::vector<std::vector<double>>;
 
 Matrix product(const Matrix& a, const Matrix& b) {
@@ -66,15 +76,25 @@ const Matrix kBt{{1, 0, 1, 0}, {0, 1, 1, 0}, {0, 1, 1, 0}, {0, 1, 0, 1}};
 const Matrix kG{{1, 0, 0}, {.5, .5, .5}, {.5, .5, .5}, {0, 0, 1}};
 const Matrix kAt{{1, 1, 1, 0}, {0, 1, 1, 1}};
 
+/// |Bᵀ|·|d|·|B| of the tile whose first output is (top, left).
+Matrix source_magnitude(const ConvProblem& p, const std::vector<double>& x, int64_t n, int64_t c,
+                        int64_t top, int64_t left) {
+  Matrix d(4, std::vector<double>(4));
+  for (int64_t i = 0; i < 4; ++i)
+    for (int64_t j = 0; j < 4; ++j) {
+      const int64_t y = top - p.pad_h + i, at = left - p.pad_w + j;
+      if (y < 0 || y >= p.ih || at < 0 || at >= p.iw) continue;
+      d[static_cast<size_t>(i)][static_cast<size_t>(j)] =
+          std::abs(x[static_cast<size_t>(((n * p.ih + y) * p.iw + at) * p.ic + c)]);
+    }
+  return product(product(kBt, d), transposed(kBt));
+}
+
 /// |Aᵀ|·(Σ over channels (|G|·|g|·|Gᵀ|) ∘ (|Bᵀ|·|d|·|B|))·|A| for every output of a forward pass: the
 /// size of what is added up on the way to it.
 std::vector<double> magnitude(const ConvProblem& p, const std::vector<double>& x,
                               const std::vector<double>& weight) {
   std::vector<double> all(static_cast<size_t>(p.n * p.oh * p.ow * p.oc));
-  const auto pixel = [&](int64_t n, int64_t c, int64_t i, int64_t j) {
-    if (i < 0 || i >= p.ih || j < 0 || j >= p.iw) return 0.0;
-    return std::abs(x[static_cast<size_t>(((n * p.ih + i) * p.iw + j) * p.ic + c)]);
-  };
   std::vector<Matrix> filters;
   for (int64_t f = 0; f < p.oc * p.ic; ++f) {
     Matrix g(3, std::vector<double>(3));
@@ -87,12 +107,7 @@ std::vector<double> magnitude(const ConvProblem& p, const std::vector<double>& x
       for (int64_t left = 0; left < p.ow; left += 2) {
         std::vector<Matrix> sums(static_cast<size_t>(p.oc), Matrix(4, std::vector<double>(4)));
         for (int64_t c = 0; c < p.ic; ++c) {
-          Matrix d(4, std::vector<double>(4));
-          for (int64_t i = 0; i < 4; ++i)
-            for (int64_t j = 0; j < 4; ++j)
-              d[static_cast<size_t>(i)][static_cast<size_t>(j)] =
-                  pixel(n, c, top - p.pad_h + i, left - p.pad_w + j);
-          const Matrix v = product(product(kBt, d), transposed(kBt));
+          const Matrix v = source_magnitude(p, x, n, c, top, left);
           for (int64_t o = 0; o < p.oc; ++o)
             for (size_t i = 0; i < 4; ++i)
               for (size_t j = 0; j < 4; ++j)
@@ -107,6 +122,37 @@ std::vector<double> magnitude(const ConvProblem& p, const std::vector<double>& x
                   y[static_cast<size_t>(i)][static_cast<size_t>(j)];
         }
       }
+  return all;
+}
+
+/// |Gᵀ|·(Σ over tiles (|A|·|dy|·|Aᵀ|) ∘ (|Bᵀ|·|d|·|B|))·|G| for every tap of the gradient.
+std::vector<double> wgrad_magnitude(const ConvProblem& p, const std::vector<double>& x,
+                                    const std::vector<double>& dy) {
+  std::vector<Matrix> sums(static_cast<size_t>(p.oc * p.ic), Matrix(4, std::vector<double>(4)));
+  for (int64_t n = 0; n < p.n; ++n)
+    for (int64_t top = 0; top < p.oh; top += 2)
+      for (int64_t left = 0; left < p.ow; left += 2) {
+        std::vector<Matrix> sources;
+        for (int64_t c = 0; c < p.ic; ++c)
+          sources.push_back(source_magnitude(p, x, n, c, top, left));
+        for (int64_t o = 0; o < p.oc; ++o) {
+          Matrix y(2, std::vector<double>(2));
+          for (int64_t i = 0; i < std::min<int64_t>(2, p.oh - top); ++i)
+            for (int64_t j = 0; j < std::min<int64_t>(2, p.ow - left); ++j)
+              y[static_cast<size_t>(i)][static_cast<size_t>(j)] = std::abs(
+                  dy[static_cast<size_t>(((n * p.oh + top + i) * p.ow + left + j) * p.oc + o)]);
+          const Matrix d = product(product(transposed(kAt), y), kAt);
+          for (int64_t c = 0; c < p.ic; ++c)
+            for (size_t i = 0; i < 4; ++i)
+              for (size_t j = 0; j < 4; ++j)
+                sums[static_cast<size_t>(o * p.ic + c)][i][j] +=
+                    d[i][j] * sources[static_cast<size_t>(c)][i][j];
+        }
+      }
+  std::vector<double> all;
+  for (const Matrix& m : sums)
+    for (const std::vector<double>& row : product(product(transposed(kG), m), kG))
+      all.insert(all.end(), row.begin(), row.end());
   return all;
 }
 
@@ -127,6 +173,25 @@ std::vector<double> turned(const ConvProblem& p, const std::vector<double>& weig
   return t;
 }
 
+/// |got - expected| ≤ γ(n)·size, and they are not the same.
+void check_within(const std::vector<double>& got, const std::vector<double>& expected,
+                  const std::vector<double>& size, int64_t terms) {
+  const double n = static_cast<double>(terms) * kRoundoff;
+  double worst = 0;
+  for (size_t i = 0; i < got.size(); ++i)
+    worst = std::max(worst, std::abs(got[i] - expected[i]) / (n / (1 - n) * size[i]));
+  CHECK(worst <= 1.0);
+  CHECK(worst > 0.0);
+}
+
+/// Root mean square of the difference, relative to that of what is expected.
+double error(const std::vector<double>& got, const std::vector<double>& expected) {
+  double sum = 0, of = 0;
+  for (size_t i = 0; i < got.size(); ++i)
+    sum += (got[i] - expected[i]) * (got[i] - expected[i]), of += expected[i] * expected[i];
+  return std::sqrt(sum / of);
+}
+
 }  // namespace
 
 TEST_CASE("Transforms equal the reference's on every instruction set") {
@@ -138,7 +203,8 @@ TEST_CASE("Transforms equal the reference's on every instruction set") {
       Buffer filters(DType::f32, integers(2 * 9 * pitch, 2));
       Buffer m(DType::f32, integers(16 * tiles * pitch, 3));
       Buffer v(DType::f32, 16 * tiles * pitch), u(DType::f32, 16 * 2 * pitch),
-          turned(DType::f32, 16 * 2 * pitch), y(DType::f32, 2 * 2 * tiles * pitch);
+          turned(DType::f32, 16 * 2 * pitch), y(DType::f32, 2 * 2 * tiles * pitch),
+          dy(DType::f32, 16 * tiles * pitch), dg(DType::f32, 2 * 9 * pitch);
       const auto floats = [](void* p) { return static_cast<float*>(p); };
       WinogradTiles t{.from = floats(image.data()),
                       .to = floats(v.data()),
@@ -149,6 +215,8 @@ TEST_CASE("Transforms equal the reference's on every instruction set") {
                       .tiles = tiles,
                       .channels = channels};
       kernel.source(t);
+      t.to = floats(dy.data());
+      kernel.output_gradient(t);
       t.from = floats(m.data()), t.to = floats(y.data()), t.row = 2 * tiles * pitch;
       kernel.output(t);
       WinogradFilters f{.from = floats(filters.data()),
@@ -156,14 +224,17 @@ TEST_CASE("Transforms equal the reference's on every instruction set") {
                         .filter = 9 * pitch,
                         .tap = pitch,
                         .point = 2 * pitch,
-                        .to_filter = pitch,
+                        .row = pitch,
                         .filters = 2,
                         .columns = channels};
       kernel.weight(f);
       f.from += 8 * pitch, f.tap = -pitch, f.to = floats(turned.data());
       kernel.weight(f);
-      for (const Buffer* b : {&v, &u, &turned, &y}) CHECK(b->guarded());
-      return std::array{v.values(), u.values(), turned.values(), y.values()};
+      f.from = floats(m.data()), f.tap = pitch, f.to = floats(dg.data());
+      kernel.weight_gradient(f);
+      for (const Buffer* b : {&v, &u, &turned, &y, &dy, &dg}) CHECK(b->guarded());
+      return std::array{v.values(), u.values(),  turned.values(),
+                        y.values(), dy.values(), dg.values()};
     };
     const auto expected = results(conv_winograd_reference);
     each_runnable(winograd_kernels(), [&](const WinogradKernel& kernel) {
@@ -201,52 +272,59 @@ TEST_CASE("Rounding stays within Winograd's bound") {
       const std::vector<double> source = waves(q.n * q.ic * q.ih * q.iw, 2);
       const std::vector<double> expected = convolve(exact, pass, conv_reference, source, w);
       const std::vector<double> got = convolve(p, pass, conv_winograd, source, w);
-      const std::vector<double> size = magnitude(q, source, forward ? w : turned(p, w));
-      const double n = static_cast<double>(q.ic + 10) * kRoundoff;
-      double worst = 0;
-      for (size_t i = 0; i < got.size(); ++i)
-        worst = std::max(worst, std::abs(got[i] - expected[i]) / (n / (1 - n) * size[i]));
-      CHECK(worst <= 1.0);
-      CHECK(worst > 0.0);
+      check_within(got, expected, magnitude(q, source, forward ? w : turned(p, w)), q.ic + 10);
     }
+    // Of the gradient of the weight, terms are rounded twice by the source's additions and twice by dy's,
+    // at most once for each of the products of T tiles, and 4 times by the filter's: n = T + 8.
+    if (!select_gemm_kernel(DType::f32).run_outer) continue;
+    const std::vector<double> x = waves(p.n * p.ic * p.ih * p.iw, 2),
+                              dy = waves(p.n * p.oc * p.oh * p.ow, 3);
+    check_within(convolve_wgrad(p, conv_winograd, x, dy),
+                 convolve_wgrad(exact, conv_reference, x, dy), wgrad_magnitude(p, x, dy),
+                 p.n * ((p.oh + 1) / 2) * ((p.ow + 1) / 2) + 8);
   }
 }
 
 TEST_CASE("Winograd's error is no larger than that of plain sums") {
-  // Root mean squares over a convolution of ResNet-50. Sums are shorter by a factor of 9, their terms
-  // larger; 0.6 was measured.
+  // Root mean squares over a convolution of ResNet-50. Sums are shorter, their terms larger: measured were 0.6
+  // of plain sums' error forward, where they add up 9 times as many terms, and 1.0 in the weight's gradient.
   const Case c{
       .n = 1, .groups = 1, .ic = 128, .oc = 32, .size = {14, 14}, .kernel = {3, 3}, .pad = {1, 1}};
   const ConvProblem p = c.problem(DType::f32, MemoryFormat::channels_last);
   const ConvProblem exact = c.problem(DType::f64, MemoryFormat::channels_last);
-  const std::vector<double> x = waves(p.n * p.ic * p.ih * p.iw, 3), w = waves(p.oc * p.ic * 9, 4);
-  const std::vector<double> expected = convolve(exact, ConvPass::forward, conv_reference, x, w);
-  const auto error = [&](const ConvKernel& kernel) {
-    const std::vector<double> got = convolve(p, ConvPass::forward, kernel, x, w);
-    double sum = 0, of = 0;
-    for (size_t i = 0; i < got.size(); ++i)
-      sum += (got[i] - expected[i]) * (got[i] - expected[i]), of += expected[i] * expected[i];
-    return std::sqrt(sum / of);
+  const std::vector<double> x = waves(p.n * p.ic * p.ih * p.iw, 3), w = waves(p.oc * p.ic * 9, 4),
+                            dy = waves(p.n * p.oc * p.oh * p.ow, 5);
+  const auto compare = [&](double most, const auto& convolution) {
+    const std::vector<double> expected = convolution(exact, conv_reference);
+    const double winograd = error(convolution(p, conv_winograd), expected);
+    const double plain = error(convolution(p, conv_brgemm), expected);
+    CAPTURE(winograd);
+    CAPTURE(plain);
+    CHECK(winograd <= most * plain);
   };
-  const double winograd = error(conv_winograd), plain = error(conv_brgemm);
-  CAPTURE(winograd);
-  CAPTURE(plain);
-  CHECK(winograd <= plain);
+  compare(1, [&](const ConvProblem& q, const ConvKernel& kernel) {
+    return convolve(q, ConvPass::forward, kernel, x, w);
+  });
+  if (!select_gemm_kernel(DType::f32).run_outer) return;
+  compare(1.1, [&](const ConvProblem& q, const ConvKernel& kernel) {
+    return convolve_wgrad(q, kernel, x, dy);
+  });
 }
 
 TEST_CASE("Winograd is taken where it can and pays") {
-  const auto reason = [](Case c, DType dtype = DType::f32,
-                         MemoryFormat format = MemoryFormat::channels_last,
-                         ConvPass pass = ConvPass::forward) {
-    const char* why = conv_winograd.why_not(c.problem(dtype, format), pass);
+  GemmKernel gemm = select_gemm_kernel(DType::f32);
+  gemm.run_outer = gemm.run;  // not to be called
+  const auto reason = [&](Case c, DType dtype = DType::f32,
+                          MemoryFormat format = MemoryFormat::channels_last,
+                          ConvPass pass = ConvPass::forward) {
+    const char* why = conv_winograd.why_not(c.problem(dtype, format), pass, gemm);
     return std::string(why ? why : "");
   };
   const Case good{
       .n = 1, .groups = 1, .ic = 64, .oc = 64, .size = {14, 14}, .kernel = {3, 3}, .pad = {1, 1}};
   CHECK_EQ(reason(good), "");
   CHECK_EQ(reason(good, DType::f32, MemoryFormat::channels_last, ConvPass::dgrad), "");
-  CHECK_EQ(reason(good, DType::f32, MemoryFormat::channels_last, ConvPass::wgrad),
-           "gradients of the weight are not implemented");
+  CHECK_EQ(reason(good, DType::f32, MemoryFormat::channels_last, ConvPass::wgrad), "");
   CHECK_EQ(reason(good, DType::bf16), "transforms would round to bf16 once more");
   CHECK_EQ(reason(good, DType::f64), "f64 is computed by the definition");
   CHECK_EQ(reason(good, DType::f32, MemoryFormat::contiguous), "channels are not innermost");
@@ -258,7 +336,15 @@ TEST_CASE("Winograd is taken where it can and pays") {
   other = good, other.ic = 3;
   CHECK_EQ(reason(other), "transforms of few channels cost more than they save");
   other = good, other.size = {2, 2};
-  CHECK_EQ(reason(other), "few tiles take longer to read the transformed weight");
+  CHECK_EQ(reason(other), "few tiles take longer to read or write the transformed weight");
+  other.size = {8, 14};
+  CHECK_EQ(reason(other), "");
+  CHECK_EQ(reason(other, DType::f32, MemoryFormat::channels_last, ConvPass::wgrad),
+           "few tiles take longer to read or write the transformed weight");
   other = good, other.size = {14, int64_t{1} << 40};
   CHECK_EQ(reason(other), "scratch for one row of tiles is over 256 MiB");
+  gemm.run_outer = nullptr;
+  CHECK_EQ(reason(good), "");
+  CHECK_EQ(reason(good, DType::f32, MemoryFormat::channels_last, ConvPass::wgrad),
+           "the micro-kernel has no outer products");
 }

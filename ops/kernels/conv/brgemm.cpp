@@ -20,7 +20,7 @@ bool folds(const ConvProblem& p) {
   return p.ic / p.groups < kFoldBelow && p.kw > 1 && p.dilation_w == 1;
 }
 
-const char* why_not(const ConvProblem& p, ConvPass pass) {
+const char* why_not(const ConvProblem& p, ConvPass pass, const GemmKernel&) {
   const TapConv conv = pass == ConvPass::dgrad ? dgrad_taps(p) : forward_taps(p);
   const Scratch row(conv.y, conv.x, 1);
   // Divided, since the product may overflow.

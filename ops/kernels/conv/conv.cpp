@@ -49,7 +49,7 @@ std::string ConvPlan::name() const {
 ConvPlan plan_conv(const ConvProblem& problem, ConvPass pass, const GemmKernel* gemm) {
   if (!gemm) gemm = &select_gemm_kernel(problem.dtype);
   for (const ConvKernel* kernel : kKernels) {
-    if (const char* reason = kernel->why_not(problem, pass)) {
+    if (const char* reason = kernel->why_not(problem, pass, *gemm)) {
       report_refusal(verbose_name(pass), kernel->name, reason);
       continue;
     }

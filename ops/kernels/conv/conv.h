@@ -16,7 +16,8 @@
 // 5. Backward, the closure that conv2d recorded asks for dgrad, the gradient of x: steps 2 to 4
 //    with dy as the source and other taps, one set for each remainder of a pixel modulo the stride;
 //    and for wgrad, the gradient of the weight (brgemm_wgrad_outer.cpp where channels are innermost,
-//    else brgemm_wgrad.cpp): the same micro-kernel summing over pixels instead of channels.
+//    else brgemm_wgrad.cpp; winograd_wgrad.cpp): the same micro-kernel summing over pixels instead of
+//    channels.
 //
 // Around them: work.h cuts work into cells by shape alone; copy_kernel.h holds the vector loops
 // under pack.h, an instruction set a record; conv_bias_grad.cpp sums dy.
@@ -58,8 +59,8 @@ struct ConvPlan;
 /// A way to convolve. Pointers are to the problem's dtype; dw to f32 (f64 for f64).
 struct ConvKernel {
   const char* name;
-  /// Why it does not take the pass of this problem; null if it does.
-  const char* (*why_not)(const ConvProblem&, ConvPass);
+  /// Why it does not take the pass of this problem on that tile; null if it does.
+  const char* (*why_not)(const ConvProblem&, ConvPass, const GemmKernel&);
   /// Size of the packed weight that forward and dgrad read; 0 if they read the weight itself.
   int64_t (*packed_bytes)(const ConvPlan&);
   void (*pack)(const ConvPlan&, const void* weight, void* packed);

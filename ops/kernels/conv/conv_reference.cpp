@@ -228,7 +228,9 @@ void run_wgrad(const ConvPlan& plan, const void* x, const void* dy, void* dw,
 
 constinit const ConvKernel conv_reference{
     .name = "reference",
-    .why_not = [](const ConvProblem&, ConvPass) -> const char* { return nullptr; },
+    .why_not = [](const ConvProblem&, ConvPass, const GemmKernel&) -> const char* {
+      return nullptr;
+    },
     .packed_bytes = [](const ConvPlan&) -> int64_t { return 0; },
     .pack = [](const ConvPlan&, const void*, void*) {},
     .forward = run_forward,

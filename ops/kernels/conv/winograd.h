@@ -21,10 +21,13 @@ struct WinogradConv {
 };
 
 /// Why conv_winograd cannot compute it; null if it can. (Its why_not also tells where others are faster.)
-const char* why_winograd_cannot(const ConvProblem& problem, ConvPass pass);
+const char* why_winograd_cannot(const ConvProblem& problem, ConvPass pass, const GemmKernel& gemm);
 
 /// The packed weight is [panel of nr output channels][point][source channel][nr].
 int64_t packed_winograd_bytes(const ConvPlan& plan);
 void pack_winograd(const ConvPlan& plan, const void* weight, void* packed);
+
+void run_winograd_wgrad(const ConvPlan& plan, const void* x, const void* dy, void* dw,
+                        const SourceMap& map);
 
 }  // namespace quern::kernels

@@ -27,12 +27,13 @@ struct WinogradTiles {
   int64_t tiles, channels;
 };
 
-/// Filters [filter][tap][column] become [point][filter][column].
+/// Filters [filter][tap][column], and as 16 matrices [point][filter][column].
 struct WinogradFilters {
   const float* from;
   float* to;
-  int64_t filter, tap;  // tap is negative for filters turned by 180°: `from` is the last tap then
-  int64_t point, to_filter;
+  int64_t filter,
+      tap;  // tap is negative for filters turned by 180°: the pointer is to the last then
+  int64_t point, row;  // of the matrices
   int64_t filters, columns;
 };
 
@@ -42,6 +43,9 @@ struct WinogradKernel {
   void (*source)(const WinogradTiles&);    // 4×4 pixels d to Bᵀ·d·B
   void (*weight)(const WinogradFilters&);  // 3×3 taps g to G·g·Gᵀ
   void (*output)(const WinogradTiles&);    // m to 2×2 pixels Aᵀ·m·A
+  // Transposed, for the gradient of the weight (winograd_wgrad.cpp).
+  void (*output_gradient)(const WinogradTiles&);    // 2×2 pixels dy to A·dy·Aᵀ
+  void (*weight_gradient)(const WinogradFilters&);  // m to 3×3 taps Gᵀ·m·G
 };
 
 }  // namespace quern::kernels

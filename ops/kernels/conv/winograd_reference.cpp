@@ -6,7 +6,9 @@ namespace {
 
 constexpr float kBt[4][4] = {{1, 0, -1, 0}, {0, 1, 1, 0}, {0, -1, 1, 0}, {0, 1, 0, -1}};
 constexpr float kG[4][3] = {{1, 0, 0}, {.5f, .5f, .5f}, {.5f, -.5f, .5f}, {0, 0, 1}};
+constexpr float kGt[3][4] = {{1, .5f, .5f, 0}, {0, .5f, -.5f, 0}, {0, .5f, .5f, 1}};
 constexpr float kAt[2][4] = {{1, 1, 1, 0}, {0, 1, -1, -1}};
+constexpr float kA[4][2] = {{1, 0}, {1, 1}, {1, -1}, {0, -1}};
 
 /// to(i, j, (L·from·Lᵀ)[i][j]); what L has a zero for isn't read, so that an infinity there stays out.
 template <int rows, int columns, class From, class To>
@@ -36,7 +38,7 @@ void weight(const WinogradFilters& w) {
     for (int64_t c = 0; c < w.columns; ++c)
       transform(
           kG, [&](int r, int s) { return w.from[k * w.filter + (3 * r + s) * w.tap + c]; },
-          [&](int i, int j, float v) { w.to[(4 * i + j) * w.point + k * w.to_filter + c] = v; });
+          [&](int i, int j, float v) { w.to[(4 * i + j) * w.point + k * w.row + c] = v; });
 }
 
 void output(const WinogradTiles& t) {
@@ -47,9 +49,26 @@ void output(const WinogradTiles& t) {
           [&](int i, int j, float v) { t.to[i * t.row + (2 * tile + j) * t.pixel + c] = v; });
 }
 
+void output_gradient(const WinogradTiles& t) {
+  for (int64_t tile = 0; tile < t.tiles; ++tile)
+    for (int64_t c = 0; c < t.channels; ++c)
+      transform(
+          kA, [&](int r, int s) { return t.from[r * t.row + (2 * tile + s) * t.pixel + c]; },
+          [&](int i, int j, float v) { t.to[(4 * i + j) * t.point + tile * t.tile + c] = v; });
+}
+
+void weight_gradient(const WinogradFilters& w) {
+  for (int64_t k = 0; k < w.filters; ++k)
+    for (int64_t c = 0; c < w.columns; ++c)
+      transform(
+          kGt, [&](int r, int s) { return w.from[(4 * r + s) * w.point + k * w.row + c]; },
+          [&](int i, int j, float v) { w.to[k * w.filter + (3 * i + j) * w.tap + c] = v; });
+}
+
 }  // namespace
 
-constinit const WinogradKernel conv_winograd_reference{"conv_winograd_reference", Isa::portable,
-                                                       source, weight, output};
+constinit const WinogradKernel conv_winograd_reference{
+    "conv_winograd_reference", Isa::portable,  source, weight, output,
+    output_gradient,           weight_gradient};
 
 }  // namespace quern::kernels

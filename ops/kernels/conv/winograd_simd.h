@@ -49,7 +49,7 @@ struct WinogradLoops {
   static void weight(const WinogradFilters& w) {
     for (int64_t k = 0; k < w.filters; ++k) {
       const float* from = w.from + k * w.filter;
-      float* to = w.to + k * w.to_filter;
+      float* to = w.to + k * w.row;
       each_vector<float, Arch>(w.columns, [&](int64_t c, int, auto lanes) {
         V g[3][4];  // G·g, a column after the other
         unroll<3>([&](int s) {
@@ -86,8 +86,60 @@ struct WinogradLoops {
     }
   }
 
+  static void output_gradient(const WinogradTiles& t) {
+    for (int64_t tile = 0; tile < t.tiles; ++tile) {
+      const float* from = t.from + 2 * tile * t.pixel;
+      float* to = t.to + tile * t.tile;
+      each_vector<float, Arch>(t.channels, [&](int64_t c, int, auto lanes) {
+        const auto put = [&](int point, V v) { lanes.store(to + point * t.point + c, v); };
+        V d[4][2];  // A·dy, a column after the other
+        unroll<2>([&](int j) {
+          const V d0 = lanes.load(from + j * t.pixel + c);
+          const V d1 = lanes.load(from + t.row + j * t.pixel + c);
+          d[0][j] = d0;
+          d[1][j] = d0 + d1;
+          d[2][j] = d0 - d1;
+          d[3][j] = -d1;
+        });
+        unroll<4>([&](int i) {
+          put(4 * i, d[i][0]);
+          put(4 * i + 1, d[i][0] + d[i][1]);
+          put(4 * i + 2, d[i][0] - d[i][1]);
+          put(4 * i + 3, -d[i][1]);
+        });
+      });
+    }
+  }
+
+  /// Gᵀ·m of one column
+  static void filter_gradient(V m0, V m1, V m2, V m3, V (&g)[3]) {
+    const V even = V(0.5f) * (m1 + m2);
+    g[0] = m0 + even;
+    g[1] = V(0.5f) * (m1 - m2);
+    g[2] = even + m3;
+  }
+
+  static void weight_gradient(const WinogradFilters& w) {
+    for (int64_t k = 0; k < w.filters; ++k) {
+      const float* from = w.from + k * w.row;
+      float* to = w.to + k * w.filter;
+      each_vector<float, Arch>(w.columns, [&](int64_t c, int, auto lanes) {
+        V m[4][3];  // Gᵀ·m, a column after the other
+        unroll<4>([&](int j) {
+          const auto at = [&](int i) { return lanes.load(from + (4 * i + j) * w.point + c); };
+          filter_gradient(at(0), at(1), at(2), at(3), m[j]);
+        });
+        unroll<3>([&](int r) {
+          V g[3];
+          filter_gradient(m[0][r], m[1][r], m[2][r], m[3][r], g);
+          unroll<3>([&](int s) { lanes.store(to + (3 * r + s) * w.tap + c, g[s]); });
+        });
+      });
+    }
+  }
+
   static constexpr WinogradKernel record(const char* name, Isa isa) {
-    return {name, isa, source, weight, output};
+    return {name, isa, source, weight, output, output_gradient, weight_gradient};
   }
 };
 

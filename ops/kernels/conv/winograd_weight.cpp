@@ -47,7 +47,7 @@ void pack_winograd(const ConvPlan& plan, const void* weight, void* packed) {
                          .filter = taps * nr,
                          .tap = forward ? nr : -nr,
                          .point = matrix,
-                         .to_filter = nr,
+                         .row = nr,
                          .filters = count,
                          .columns = nr});
         }
