@@ -60,6 +60,19 @@ Vec<bfloat16, Arch> widened(Halves<Arch> v) {
   return (typename Vec<bfloat16, Arch>::register_type)(widen<Arch>(v) << 16);
 }
 
+// Rounded once, which xsimd's are not in Neon: those of f32 are refined estimates, and no numbers at infinity.
+template <class F>
+F quotient(F a, F b) {
+  return typename F::register_type(a.data / b.data);
+}
+template <class F>
+F square_root(F x) {
+#ifdef __ARM_NEON
+  if constexpr (std::is_same_v<typename F::value_type, float>) return vsqrtq_f32(x.data);
+#endif
+  return xsimd::sqrt(x);
+}
+
 template <class Arch>
 Vec<double, Arch> load(const double* p) {
   return Vec<double, Arch>::load_unaligned(p);

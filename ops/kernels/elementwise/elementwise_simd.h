@@ -21,21 +21,21 @@ struct Formula {
     const F raised = xsimd::select(x < low, low, x);
     return xsimd::select(raised > high, high, raised);
   }
-  static F sqrt(F x, F, F) { return xsimd::sqrt(x); }
+  static F sqrt(F x, F, F) { return square_root(x); }
   static F exp(F x, F, F) { return Math<Arch>::exp(x); }
   static F log(F x, F, F) { return Math<Arch>::log(x); }
   static F tanh(F x, F, F) { return Math<Arch>::tanh(x); }
-  static F sigmoid(F x, F, F) { return F(1.0f) / (F(1.0f) + Math<Arch>::exp(-x)); }
+  static F sigmoid(F x, F, F) { return quotient(F(1.0f), F(1.0f) + Math<Arch>::exp(-x)); }
   static F normal_cdf(F x) {
     return F(0.5f) * (F(1.0f) + Math<Arch>::erf(x * F(0.70710678118654752f)));
   }
   static F gelu(F x, F, F) { return x * normal_cdf(x); }
-  static F silu(F x, F, F) { return x / (F(1.0f) + Math<Arch>::exp(-x)); }
+  static F silu(F x, F, F) { return quotient(x, F(1.0f) + Math<Arch>::exp(-x)); }
 
   static F add(F a, F b, F, F) { return a + b; }
   static F sub(F a, F b, F, F) { return a - b; }
   static F mul(F a, F b, F, F) { return a * b; }
-  static F div(F a, F b, F, F) { return a / b; }
+  static F div(F a, F b, F, F) { return quotient(a, b); }
   static F pow(F a, F b, F, F) { return Math<Arch>::pow(a, b); }
   static F add_scaled(F a, F b, F p, F) { return xsimd::fma(p, b, a); }
   static F maximum(F a, F b, F, F) { return xsimd::select((a > b) | xsimd::isnan(a), a, b); }
@@ -47,7 +47,7 @@ struct Formula {
   static F clamp_backward_x(F dy, F x, F low, F high) {
     return xsimd::select((x >= low) & (x <= high), dy, F(0.0f));
   }
-  static F sqrt_backward_y(F dy, F y, F, F) { return F(0.5f) * dy / y; }
+  static F sqrt_backward_y(F dy, F y, F, F) { return quotient(F(0.5f) * dy, y); }
   static F tanh_backward_y(F dy, F y, F, F) { return dy * ((F(1.0f) - y) * (F(1.0f) + y)); }
   static F sigmoid_backward_y(F dy, F y, F, F) { return dy * (y * (F(1.0f) - y)); }
   static F gelu_backward_x(F dy, F x, F, F) {
@@ -55,7 +55,7 @@ struct Formula {
     return dy * (normal_cdf(x) + x * density);
   }
   static F silu_backward_x(F dy, F x, F, F) {
-    const F s = F(1.0f) / (F(1.0f) + Math<Arch>::exp(-x));
+    const F s = quotient(F(1.0f), F(1.0f) + Math<Arch>::exp(-x));
     return dy * (s * (F(1.0f) + x * (F(1.0f) - s)));
   }
 

@@ -3,9 +3,9 @@
 // nothing is unrolled.
 #pragma once
 #include <cstdint>
-#include <xsimd/xsimd.hpp>
 
 #include "quern/ops/kernels/optim/update_kernel.h"
+#include "quern/ops/kernels/simd.h"
 
 namespace quern::kernels {
 namespace {
@@ -79,7 +79,7 @@ void adamw(const AdamWStep& step, const UpdateSpan& span) {
   each_vector<V>(span, 2, [&](V& p, V g, V& m, V& v) {
     m = xsimd::fma(take1, g - m, m);
     v = xsimd::fma(beta2, v, take2 * g * g);
-    p = decay * p - step_size * m / xsimd::fma(xsimd::sqrt(v), scale, eps);
+    p = decay * p - quotient(step_size * m, xsimd::fma(square_root(v), scale, eps));
   });
 }
 

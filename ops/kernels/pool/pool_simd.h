@@ -138,7 +138,7 @@ struct ChannelPool {
             row_sum += part.load(x + (h * pool.w.in + w) * channels + c);
           sum += row_sum;
         }
-        part.store(y + ow * channels + c, sum / size);
+        part.store(y + ow * channels + c, quotient(sum, size));
       });
     }
   }
@@ -155,8 +155,8 @@ struct ChannelPool {
         for (int64_t oh = rows.begin; oh < rows.end; ++oh) {
           V row_sum(0);
           for (int64_t ow = columns.begin; ow < columns.end; ++ow)
-            row_sum +=
-                part.load(dy + (oh * pool.w.out + ow) * channels + c) / divisor(pool, oh, ow);
+            row_sum += quotient(part.load(dy + (oh * pool.w.out + ow) * channels + c),
+                                divisor(pool, oh, ow));
           sum += row_sum;
         }
         part.store(dx + w * channels + c, sum);
