@@ -54,10 +54,10 @@ TEST_CASE("gemm dispatch takes the best kernel under the cap") {
       {Isa::neon, DType::f32, "gemm_f32_f32_f32_8x12_neon"},
       {Isa::neon, DType::bf16, "gemm_bf16_bf16_f32_8x12k2_neon"},
       {Isa::neon_bf16, DType::f32, "gemm_f32_f32_f32_8x12_neon"},
-      {Isa::neon_bf16, DType::bf16, "gemm_bf16_bf16_f32_8x12k4_neon_bf16"},
+      {Isa::neon_bf16, DType::bf16, "gemm_bf16_bf16_f32_6x16k4_neon_bf16"},
       {Isa::sve, DType::f32, "gemm_f32_f32_f32_8x3vl_sve"},
       {Isa::sve_bf16, DType::f32, "gemm_f32_f32_f32_8x3vl_sve"},
-      {Isa::sve_bf16, DType::bf16, "gemm_bf16_bf16_f32_8x3vlk4_sve_bf16"},
+      {Isa::sve_bf16, DType::bf16, "gemm_bf16_bf16_f32_6x4vlk4_sve_bf16"},
   };
   for (const Expected& expected : cases) {
     const bool any_cpu = expected.kernel.ends_with("_portable");

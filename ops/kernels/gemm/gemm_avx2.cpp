@@ -2,6 +2,7 @@
 #include <immintrin.h>
 
 #include "quern/ops/kernels/gemm/gemm_records.h"
+#include "quern/ops/kernels/gemm/gemm_rows.h"
 
 namespace quern::kernels {
 namespace {
@@ -121,19 +122,6 @@ struct Bf16 {
   }
 };
 
-/// A tile with fewer rows neither reads nor writes those that are missing.
-template <class Kernel>
-void dispatch_rows(const GemmTile& tile) {
-  switch (tile.m) {
-    case 1: return Kernel::template run<1>(tile);
-    case 2: return Kernel::template run<2>(tile);
-    case 3: return Kernel::template run<3>(tile);
-    case 4: return Kernel::template run<4>(tile);
-    case 5: return Kernel::template run<5>(tile);
-    default: return Kernel::template run<6>(tile);
-  }
-}
-
 }  // namespace
 
 constinit const GemmKernel gemm_f32_f32_f32_6x16_avx2{"gemm_f32_f32_f32_6x16_avx2",
@@ -145,8 +133,8 @@ constinit const GemmKernel gemm_f32_f32_f32_6x16_avx2{"gemm_f32_f32_f32_6x16_avx
                                                       kNr,
                                                       1,
                                                       1,
-                                                      dispatch_rows<F32<false>>,
-                                                      dispatch_rows<F32<true>>};
+                                                      dispatch_rows<F32<false>, kMr>,
+                                                      dispatch_rows<F32<true>, kMr>};
 constinit const GemmKernel gemm_bf16_bf16_f32_6x16k2_avx2{"gemm_bf16_bf16_f32_6x16k2_avx2",
                                                           Isa::avx2,
                                                           DType::bf16,
@@ -156,6 +144,6 @@ constinit const GemmKernel gemm_bf16_bf16_f32_6x16k2_avx2{"gemm_bf16_bf16_f32_6x
                                                           kNr,
                                                           2,
                                                           2,
-                                                          dispatch_rows<Bf16>};
+                                                          dispatch_rows<Bf16, kMr>};
 
 }  // namespace quern::kernels

@@ -131,8 +131,8 @@ constinit const GemmKernel gemm_f32_f32_f32_8x12_neon{"gemm_f32_f32_f32_8x12_neo
                                                       kNr,
                                                       1,
                                                       1,
-                                                      dispatch_rows<F32<false>>,
-                                                      dispatch_rows<F32<true>>};
+                                                      dispatch_rows<F32<false>, kMr>,
+                                                      dispatch_rows<F32<true>, kMr>};
 constinit const GemmKernel gemm_bf16_bf16_f32_8x12k2_neon{"gemm_bf16_bf16_f32_8x12k2_neon",
                                                           Isa::neon,
                                                           DType::bf16,
@@ -142,6 +142,6 @@ constinit const GemmKernel gemm_bf16_bf16_f32_8x12k2_neon{"gemm_bf16_bf16_f32_8x
                                                           kNr,
                                                           2,
                                                           2,
-                                                          dispatch_rows<Bf16>};
+                                                          dispatch_rows<Bf16, kMr>};
 
 }  // namespace quern::kernels

@@ -1,5 +1,6 @@
-// 8×12 tiles by BFMMLA, which multiplies 2×4 by 4×2: 24 accumulators of two rows and two columns, six
-// vectors for four rows of B, and one for two rows of A.
+// 6×16 tiles by BFMMLA, which multiplies 2×4 by 4×2: 24 accumulators of two rows and two columns, three
+// vectors for two rows of A each, and one for four rows of B. Each vector of A costs an operation that
+// joins its rows; wider tiles have fewer, but divide channels worse.
 #include <arm_neon.h>
 
 #include "quern/ops/kernels/gemm/gemm_records.h"
@@ -8,37 +9,40 @@
 namespace quern::kernels {
 namespace {
 
-constexpr int kMr = 8, kNr = 12, kKr = 4;
+constexpr int kMr = 6, kNr = 16, kKr = 4;
 
 template <int kRows>
 struct Accumulators {
-  static constexpr int kPairs = (kRows + 1) / 2;
-  float32x4_t v[kPairs][6];  // rows 2i and 2i + 1 of columns 2j and 2j + 1
+  static constexpr int kPairs = (kRows + 1) / 2, kColumns = kNr / 2;
+  float32x4_t v[kPairs][kColumns];  // rows 2i and 2i + 1 of columns 2j and 2j + 1
 
   __attribute__((always_inline)) Accumulators() {
-#pragma GCC unroll 4
+#pragma GCC unroll 3
     for (int i = 0; i < kPairs; ++i)
-#pragma GCC unroll 6
-      for (int j = 0; j < 6; ++j) v[i][j] = vdupq_n_f32(0);
+#pragma GCC unroll 8
+      for (int j = 0; j < kColumns; ++j) v[i][j] = vdupq_n_f32(0);
   }
 
   /// Four k of rows 2i and 2i + 1; a missing row is zero.
   __attribute__((always_inline)) static bfloat16x8_t load_pair(const bfloat16_t* a, int64_t lda,
                                                                int i) {
-    const bfloat16x4_t row = vld1_bf16(a + 2 * i * lda);
-    return vcombine_bf16(row,
-                         2 * i + 1 < kRows ? vld1_bf16(a + (2 * i + 1) * lda) : vcreate_bf16(0));
+    const auto row = [=](int r) {
+      const uint64x1_t four =
+          r < kRows ? vreinterpret_u64_bf16(vld1_bf16(a + r * lda)) : vdup_n_u64(0);
+      return vcombine_u64(four, vdup_n_u64(0));
+    };
+    return vreinterpretq_bf16_u64(vzip1q_u64(row(2 * i), row(2 * i + 1)));
   }
 
   __attribute__((always_inline)) void add(const bfloat16_t* a, int64_t lda, const bfloat16_t* b) {
-    bfloat16x8_t columns[6];
-#pragma GCC unroll 6
-    for (int j = 0; j < 6; ++j) columns[j] = vld1q_bf16(b + 8 * j);
-#pragma GCC unroll 4
-    for (int i = 0; i < kPairs; ++i) {
-      const bfloat16x8_t rows = load_pair(a, lda, i);
-#pragma GCC unroll 6
-      for (int j = 0; j < 6; ++j) v[i][j] = vbfmmlaq_f32(v[i][j], rows, columns[j]);
+    bfloat16x8_t rows[kPairs];
+#pragma GCC unroll 3
+    for (int i = 0; i < kPairs; ++i) rows[i] = load_pair(a, lda, i);
+#pragma GCC unroll 8
+    for (int j = 0; j < kColumns; ++j) {
+      const bfloat16x8_t columns = vld1q_bf16(b + 8 * j);
+#pragma GCC unroll 3
+      for (int i = 0; i < kPairs; ++i) v[i][j] = vbfmmlaq_f32(v[i][j], rows[i], columns);
     }
   }
 
@@ -51,18 +55,18 @@ struct Accumulators {
 
   __attribute__((always_inline)) void store(const GemmTile& tile) const {
     auto* c = static_cast<float*>(tile.c);
-#pragma GCC unroll 8
+#pragma GCC unroll 6
     for (int r = 0; r < kRows; ++r, c += tile.ldc) {
       if (tile.n == kNr) {
-#pragma GCC unroll 3
-        for (int j = 0; j < 3; ++j) {
+#pragma GCC unroll 4
+        for (int j = 0; j < kNr / 4; ++j) {
           const float32x4_t sum = row(r, j);
           vst1q_f32(c + 4 * j, tile.accumulate ? vaddq_f32(sum, vld1q_f32(c + 4 * j)) : sum);
         }
       } else {
         float sums[kNr];
-#pragma GCC unroll 3
-        for (int j = 0; j < 3; ++j) vst1q_f32(sums + 4 * j, row(r, j));
+#pragma GCC unroll 4
+        for (int j = 0; j < kNr / 4; ++j) vst1q_f32(sums + 4 * j, row(r, j));
         for (int64_t j = 0; j < tile.n; ++j) c[j] = tile.accumulate ? c[j] + sums[j] : sums[j];
       }
     }
@@ -84,8 +88,8 @@ struct Bf16 {
 
 }  // namespace
 
-constinit const GemmKernel gemm_bf16_bf16_f32_8x12k4_neon_bf16{
-    "gemm_bf16_bf16_f32_8x12k4_neon_bf16",
+constinit const GemmKernel gemm_bf16_bf16_f32_6x16k4_neon_bf16{
+    "gemm_bf16_bf16_f32_6x16k4_neon_bf16",
     Isa::neon_bf16,
     DType::bf16,
     DType::bf16,
@@ -94,6 +98,6 @@ constinit const GemmKernel gemm_bf16_bf16_f32_8x12k4_neon_bf16{
     kNr,
     kKr,
     kKr,
-    dispatch_rows<Bf16>};
+    dispatch_rows<Bf16, kMr>};
 
 }  // namespace quern::kernels

@@ -9,6 +9,8 @@
 namespace quern::kernels {
 namespace {
 
+constexpr int kMr = 8;
+
 // Vectors of unknown length cannot be elements of an array, so rows are spelled out; those that
 // kRows excludes vanish.
 #define QUERN_EACH_ROW(Do) Do(0) Do(1) Do(2) Do(3) Do(4) Do(5) Do(6) Do(7)
@@ -68,12 +70,12 @@ constinit const GemmKernel gemm_f32_f32_f32_8x3vl_sve{.name = "gemm_f32_f32_f32_
                                                       .a = DType::f32,
                                                       .b = DType::f32,
                                                       .c = DType::f32,
-                                                      .mr = 8,
+                                                      .mr = kMr,
                                                       .nr = 12,
                                                       .kr = 1,
                                                       .k_multiple = 1,
-                                                      .run = dispatch_rows<F32<false>>,
-                                                      .run_outer = dispatch_rows<F32<true>>,
+                                                      .run = dispatch_rows<F32<false>, kMr>,
+                                                      .run_outer = dispatch_rows<F32<true>, kMr>,
                                                       .scalable = true};
 
 }  // namespace quern::kernels

@@ -1,5 +1,6 @@
-// 8×3VL tiles by SVE's BFMMLA, which multiplies 2×4 by 4×2 in every 128 bits: 24 accumulators, six vectors
-// for four rows of B, and one for two rows of A, repeated along the vector.
+// 6×4VL tiles by SVE's BFMMLA, which multiplies 2×4 by 4×2 in every 128 bits: 24 accumulators, three vectors
+// for two rows of A each, repeated along the vector, and one for four rows of B. Each vector of A costs an
+// operation that joins its rows; wider tiles have fewer, but divide channels worse.
 #include <arm_sve.h>
 
 #include "quern/ops/kernels/gemm/gemm_records.h"
@@ -8,9 +9,12 @@
 namespace quern::kernels {
 namespace {
 
-// Vectors of unknown length cannot be elements of an array, so pairs of rows are spelled out; those that
+constexpr int kMr = 6;
+
+// Vectors of unknown length cannot be elements of an array, so they are spelled out; those of rows that
 // kRows excludes vanish.
-#define QUERN_EACH_PAIR(Do) Do(0) Do(1) Do(2) Do(3)
+#define QUERN_EACH_COLUMN(Do) Do(0) Do(1) Do(2) Do(3) Do(4) Do(5) Do(6) Do(7)
+#define QUERN_EACH_PAIR(Do) Do(0) Do(1) Do(2)
 
 struct Bf16 {
   /// Four k of a row, in all lanes.
@@ -24,46 +28,42 @@ struct Bf16 {
   static void run(const GemmTile& tile) {
     const svbool_t all = svptrue_b16();
     const auto lanes = static_cast<int64_t>(svcntw());
-#define QUERN_ZERO(i)                                                                          \
-  svfloat32_t c##i##0 = svdup_f32(0), c##i##1 = c##i##0, c##i##2 = c##i##0, c##i##3 = c##i##0, \
-              c##i##4 = c##i##0, c##i##5 = c##i##0;
-    QUERN_EACH_PAIR(QUERN_ZERO)
+#define QUERN_ZERO(j) svfloat32_t c0##j = svdup_f32(0), c1##j = c0##j, c2##j = c0##j;
+    QUERN_EACH_COLUMN(QUERN_ZERO)
     for (int64_t l = 0; l < tile.batch; ++l) {
       const auto* a = static_cast<const uint16_t*>(tile.a[l]);
       const auto* b = static_cast<const bfloat16_t*>(tile.b[l]);
-      for (int64_t p = 0; p < tile.k; p += 4, a += 4, b += 12 * lanes) {
-        const svbfloat16_t b0 = svld1_bf16(all, b), b1 = svld1_vnum_bf16(all, b, 1),
-                           b2 = svld1_vnum_bf16(all, b, 2), b3 = svld1_vnum_bf16(all, b, 3),
-                           b4 = svld1_vnum_bf16(all, b, 4), b5 = svld1_vnum_bf16(all, b, 5);
-#define QUERN_ADD(i)                                                                      \
-  if constexpr (2 * i < kRows) {                                                          \
-    const svuint64_t even = repeat(a + 2 * (i)*tile.lda);                                 \
-    const svuint64_t odd =                                                                \
-        2 * (i) + 1 < kRows ? repeat(a + (2 * (i) + 1) * tile.lda) : svdup_u64(0);        \
-    const svbfloat16_t rows = svreinterpret_bf16_u64(svtrn1_u64(even, odd));              \
-    c##i##0 = svbfmmla_f32(c##i##0, rows, b0), c##i##1 = svbfmmla_f32(c##i##1, rows, b1); \
-    c##i##2 = svbfmmla_f32(c##i##2, rows, b2), c##i##3 = svbfmmla_f32(c##i##3, rows, b3); \
-    c##i##4 = svbfmmla_f32(c##i##4, rows, b4), c##i##5 = svbfmmla_f32(c##i##5, rows, b5); \
-  }
-        QUERN_EACH_PAIR(QUERN_ADD)
+      for (int64_t p = 0; p < tile.k; p += 4, a += 4, b += 16 * lanes) {
+#define QUERN_LOAD(i)                                                                       \
+  const svuint64_t even##i = 2 * (i) < kRows ? repeat(a + 2 * (i)*tile.lda) : svdup_u64(0); \
+  const svuint64_t odd##i =                                                                 \
+      2 * (i) + 1 < kRows ? repeat(a + (2 * (i) + 1) * tile.lda) : svdup_u64(0);            \
+  const svbfloat16_t rows##i = svreinterpret_bf16_u64(svtrn1_u64(even##i, odd##i));
+        QUERN_EACH_PAIR(QUERN_LOAD)
+#define QUERN_ADD(j)                                                 \
+  const svbfloat16_t b##j = svld1_vnum_bf16(all, b, j);              \
+  c0##j = svbfmmla_f32(c0##j, rows0, b##j);                          \
+  if constexpr (kRows > 2) c1##j = svbfmmla_f32(c1##j, rows1, b##j); \
+  if constexpr (kRows > 4) c2##j = svbfmmla_f32(c2##j, rows2, b##j);
+        QUERN_EACH_COLUMN(QUERN_ADD)
       }
     }
     auto* c = static_cast<float*>(tile.c);
-    const svbool_t in0 = svwhilelt_b32_s64(0, tile.n), in1 = svwhilelt_b32_s64(lanes, tile.n),
-                   in2 = svwhilelt_b32_s64(2 * lanes, tile.n);
-    const auto store = [&](svfloat32_t lo, svfloat32_t hi, bool odd, svbool_t in, float* to)
+    const auto store = [&](svfloat32_t lo, svfloat32_t hi, bool odd, float* row, int64_t column)
         __attribute__((always_inline)) {
+      const svbool_t in = svwhilelt_b32_s64(column, tile.n);
       const svfloat64_t x = svreinterpret_f64_f32(lo), y = svreinterpret_f64_f32(hi);
       svfloat32_t sum = svreinterpret_f32_f64(odd ? svuzp2_f64(x, y) : svuzp1_f64(x, y));
-      if (tile.accumulate) sum = svadd_f32_x(in, sum, svld1_f32(in, to));
-      svst1_f32(in, to, sum);
+      if (tile.accumulate) sum = svadd_f32_x(in, sum, svld1_f32(in, row + column));
+      svst1_f32(in, row + column, sum);
     };
-#define QUERN_STORE_ROW(i, odd)                        \
-  if constexpr (2 * i + odd < kRows) {                 \
-    float* to = c + (2 * (i) + odd) * tile.ldc;        \
-    store(c##i##0, c##i##1, odd, in0, to);             \
-    store(c##i##2, c##i##3, odd, in1, to + lanes);     \
-    store(c##i##4, c##i##5, odd, in2, to + 2 * lanes); \
+#define QUERN_STORE_ROW(i, odd)                   \
+  if constexpr (2 * i + odd < kRows) {            \
+    float* row = c + (2 * (i) + odd) * tile.ldc;  \
+    store(c##i##0, c##i##1, odd, row, 0);         \
+    store(c##i##2, c##i##3, odd, row, lanes);     \
+    store(c##i##4, c##i##5, odd, row, 2 * lanes); \
+    store(c##i##6, c##i##7, odd, row, 3 * lanes); \
   }
 #define QUERN_STORE(i)  \
   QUERN_STORE_ROW(i, 0) \
@@ -74,17 +74,17 @@ struct Bf16 {
 
 }  // namespace
 
-constinit const GemmKernel gemm_bf16_bf16_f32_8x3vlk4_sve_bf16{
-    .name = "gemm_bf16_bf16_f32_8x3vlk4_sve_bf16",
+constinit const GemmKernel gemm_bf16_bf16_f32_6x4vlk4_sve_bf16{
+    .name = "gemm_bf16_bf16_f32_6x4vlk4_sve_bf16",
     .isa = Isa::sve_bf16,
     .a = DType::bf16,
     .b = DType::bf16,
     .c = DType::f32,
-    .mr = 8,
-    .nr = 12,
+    .mr = kMr,
+    .nr = 16,
     .kr = 4,
     .k_multiple = 4,
-    .run = dispatch_rows<Bf16>,
+    .run = dispatch_rows<Bf16, kMr>,
     .scalable = true};
 
 }  // namespace quern::kernels
