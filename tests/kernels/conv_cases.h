@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "amx_emulation.h"
+#include "emulated_cpu.h"
 #include "quern/ops/kernels/conv/conv_records.h"
 #include "quern/ops/kernels/conv/winograd.h"
 #include "quern/ops/kernels/gemm/gemm_registry.h"
@@ -222,8 +223,12 @@ inline std::vector<double> rounded(std::vector<double> values, DType dtype) {
   return values;
 }
 
-/// Those that this machine runs, and the AMX kernel on emulated tiles.
+/// Those that this machine runs, and the AMX kernel on emulated tiles; on an emulated CPU those that it
+/// takes.
 inline std::vector<const GemmKernel*> enabled_gemms() {
+  if (kEmulatedCpu)
+    return {&select_gemm_kernel(DType::f32), &select_gemm_kernel(DType::bf16),
+            &select_gemm_kernel(DType::f64)};
   std::vector<const GemmKernel*> enabled{&kEmulatedAmx};
   for (const GemmKernel* gemm : gemm_kernels()) {
     if (isa_enabled(gemm->isa)) enabled.push_back(gemm);
@@ -241,5 +246,13 @@ inline std::vector<const ConvKernel*> engines(const ConvProblem& p, ConvPass pas
 }
 
 inline constexpr MemoryFormat kFormats[] = {MemoryFormat::contiguous, MemoryFormat::channels_last};
+
+/// Calls f with each case in both formats; on an emulated CPU in one, in turn.
+template <class F>
+void each_case(F f) {
+  for (size_t i = 0; i < kCases.size(); ++i)
+    for (size_t format : {0u, 1u})
+      if (!kEmulatedCpu || i % 2 == format) f(kCases[i], kFormats[format]);
+}
 
 }  // namespace quern::test

@@ -101,31 +101,29 @@ Fused run_fused(const ConvProblem& p, const ConvKernel& kernel, const GemmKernel
 /// `size` of one: 0 for exact ones.
 void check_fused(ConvPass pass, const Parts& parts, double bound) {
   const auto gemms = enabled_gemms();
-  for (const Case& c : kCases) {
-    for (MemoryFormat format : kFormats) {
-      const Fused expected = run_fused(c.problem(DType::f64, format), conv_reference,
-                                       select_gemm_kernel(DType::f64), pass, parts);
-      for (const GemmKernel* gemm : gemms) {
-        const ConvProblem p = c.problem(gemm->a, format);
-        CAPTURE(p.to_string());
-        CAPTURE(p.format);
-        CAPTURE(std::string(gemm->name));
-        for (const ConvKernel* engine : engines(p, pass, *gemm)) {
-          CAPTURE(std::string(engine->name));
-          const Fused got = run_fused(p, *engine, *gemm, pass, parts);
-          CHECK(got.out == rounded(expected.out, p.dtype));
-          REQUIRE(got.first.size() == expected.first.size());
-          for (size_t i = 0; i < got.first.size(); ++i) {
-            CHECK(std::abs(got.first[i] - expected.first[i]) <=
-                  bound *
-                      (std::abs(expected.first[i]) + std::sqrt(2 * std::abs(expected.second[i]))));
-            CHECK(std::abs(got.second[i] - expected.second[i]) <=
-                  bound * (std::abs(expected.second[i]) + std::abs(expected.first[i]) + 1));
-          }
+  each_case([&](const Case& c, MemoryFormat format) {
+    const Fused expected = run_fused(c.problem(DType::f64, format), conv_reference,
+                                     select_gemm_kernel(DType::f64), pass, parts);
+    for (const GemmKernel* gemm : gemms) {
+      const ConvProblem p = c.problem(gemm->a, format);
+      CAPTURE(p.to_string());
+      CAPTURE(p.format);
+      CAPTURE(std::string(gemm->name));
+      for (const ConvKernel* engine : engines(p, pass, *gemm)) {
+        CAPTURE(std::string(engine->name));
+        const Fused got = run_fused(p, *engine, *gemm, pass, parts);
+        CHECK(got.out == rounded(expected.out, p.dtype));
+        REQUIRE(got.first.size() == expected.first.size());
+        for (size_t i = 0; i < got.first.size(); ++i) {
+          CHECK(std::abs(got.first[i] - expected.first[i]) <=
+                bound *
+                    (std::abs(expected.first[i]) + std::sqrt(2 * std::abs(expected.second[i]))));
+          CHECK(std::abs(got.second[i] - expected.second[i]) <=
+                bound * (std::abs(expected.second[i]) + std::abs(expected.first[i]) + 1));
         }
       }
     }
-  }
+  });
 }
 
 }  // namespace
@@ -153,20 +151,18 @@ TEST_CASE("dgrad adds the residual, masks, and sums what is left, exactly") {
 
 TEST_CASE("The gradient of the weight reads x through its map") {
   const auto gemms = enabled_gemms();
-  for (const Case& c : kCases) {
-    for (MemoryFormat format : kFormats) {
-      const std::vector<double> expected = mapped_wgrad(
-          c.problem(DType::f64, format), conv_reference, select_gemm_kernel(DType::f64));
-      for (const GemmKernel* gemm : gemms) {
-        const ConvProblem p = c.problem(gemm->a, format);
-        CAPTURE(p.to_string());
-        CAPTURE(p.format);
-        CAPTURE(std::string(gemm->name));
-        for (const ConvKernel* engine : engines(p, ConvPass::wgrad, *gemm)) {
-          CAPTURE(std::string(engine->name));
-          CHECK(mapped_wgrad(p, *engine, *gemm) == expected);
-        }
+  each_case([&](const Case& c, MemoryFormat format) {
+    const std::vector<double> expected =
+        mapped_wgrad(c.problem(DType::f64, format), conv_reference, select_gemm_kernel(DType::f64));
+    for (const GemmKernel* gemm : gemms) {
+      const ConvProblem p = c.problem(gemm->a, format);
+      CAPTURE(p.to_string());
+      CAPTURE(p.format);
+      CAPTURE(std::string(gemm->name));
+      for (const ConvKernel* engine : engines(p, ConvPass::wgrad, *gemm)) {
+        CAPTURE(std::string(engine->name));
+        CHECK(mapped_wgrad(p, *engine, *gemm) == expected);
       }
     }
-  }
+  });
 }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <string>
 
+#include "emulated_cpu.h"
 #include "kernels/amx_emulation.h"
 #include "kernels/gemm_oracle.h"
 #include "quern/ops/kernels/gemm/gemm_registry.h"
@@ -161,7 +162,7 @@ template <class F>
 void for_each_kernel(F&& f) {
   for (const GemmKernel* kernel : gemm_kernels())
     if (isa_enabled(kernel->isa)) f(*kernel);
-  f(test::kEmulatedAmx);
+  if (!test::kEmulatedCpu) f(test::kEmulatedAmx);
 }
 
 constexpr Layout kPlain{false, false, 0};
