@@ -2,6 +2,7 @@
 #pragma once
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -241,8 +242,20 @@ inline std::vector<const GemmKernel*> enabled_gemms() {
 inline std::vector<const ConvKernel*> engines(const ConvProblem& p, ConvPass pass,
                                               const GemmKernel& gemm) {
   std::vector<const ConvKernel*> all{&conv_brgemm};
-  if (!why_winograd_cannot(p, pass, gemm)) all.push_back(&conv_winograd);
+  if (why_winograd_cannot(p, pass, gemm)) return all;
+  all.push_back(&conv_winograd);
+  if (pass != ConvPass::wgrad) all.push_back(&conv_winograd_4x4);
   return all;
+}
+
+/// How far results of integers may be from exact ones, which differ by at least a half: F(4×4, 3×3) has
+/// thirds in its matrices.
+inline double tolerance(const ConvKernel& engine) {
+  return &engine == &conv_winograd_4x4 ? 1.0 / 64 : 0;
+}
+inline bool agree(const std::vector<double>& a, const std::vector<double>& b, double tolerance) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [&](double x, double y) { return std::abs(x - y) <= tolerance; });
 }
 
 inline constexpr MemoryFormat kFormats[] = {MemoryFormat::contiguous, MemoryFormat::channels_last};

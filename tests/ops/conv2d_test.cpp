@@ -241,11 +241,14 @@ TEST_CASE("Every layer of ResNet-50 runs on conv_brgemm") {
         for (auto pass :
              {kernels::ConvPass::forward, kernels::ConvPass::dgrad, kernels::ConvPass::wgrad}) {
           const kernels::ConvPlan plan = plan_conv(problem, pass);
-          const bool winograd = l.kernel == 3 && l.stride == 1 && dtype == DType::f32 &&
-                                format == MemoryFormat::channels_last &&
-                                (pass != kernels::ConvPass::wgrad || plan.gemm->run_outer);
-          CHECK(plan.name().starts_with(
-              fmt::format("{}:gemm_{}", winograd ? "winograd" : "brgemm", dtype)));
+          const char* engine = "brgemm";
+          if (l.kernel == 3 && l.stride == 1 && dtype == DType::f32 &&
+              format == MemoryFormat::channels_last) {
+            const bool wgrad = pass == kernels::ConvPass::wgrad;
+            if (!wgrad && l.size >= 28) engine = "winograd_4x4";
+            else if (!wgrad || plan.gemm->run_outer) engine = "winograd";
+          }
+          CHECK(plan.name().starts_with(fmt::format("{}:gemm_{}", engine, dtype)));
         }
       }
     }

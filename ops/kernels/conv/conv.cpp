@@ -12,7 +12,7 @@
 namespace quern::kernels {
 namespace {
 
-constexpr std::array kKernels{&conv_winograd, &conv_brgemm, &conv_reference};
+constexpr std::array kKernels{&conv_winograd_4x4, &conv_winograd, &conv_brgemm, &conv_reference};
 
 const char* verbose_name(ConvPass pass) {
   constexpr std::array names{"conv2d_fwd", "conv2d_dgrad", "conv2d_wgrad"};

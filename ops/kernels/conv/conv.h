@@ -3,9 +3,9 @@
 // The way of a call, from the API to the tile and back:
 //
 // 1. ops/conv2d.cpp checks the arguments and makes a ConvProblem; plan_conv() (conv.cpp) takes the
-//    first ConvKernel that has no reason to refuse: conv_winograd (winograd.cpp, 3×3 filters in f32),
-//    conv_brgemm, which the rest of this list is about, else conv_reference, the seven loops that are
-//    also the oracle of the tests.
+//    first ConvKernel that has no reason to refuse: conv_winograd_4x4 or conv_winograd (winograd.cpp,
+//    3×3 filters in f32), conv_brgemm, which the rest of this list is about, else conv_reference, the
+//    seven loops that are also the oracle of the tests.
 // 2. brgemm.cpp turns the problem into taps: an output pixel is a sum over taps of source pixel ·
 //    weight. axis.h tells which source pixel a tap reads, for any stride, padding and dilation.
 // 3. brgemm_taps.cpp runs it: a block of the source is copied to a zero-padded scratch in which

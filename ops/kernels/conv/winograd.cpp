@@ -1,4 +1,5 @@
-// conv_winograd: 3×3 convolutions of f32 by F(2×2, 3×3), winograd_kernel.h.
+// conv_winograd and conv_winograd_4x4: 3×3 convolutions of f32 by F(2×2, 3×3) and F(4×4, 3×3),
+// winograd_kernel.h.
 //
 //   for each cell (block of images and rows of tiles, range of panels), in parallel
 //     copy the block of the source to zero-padded scratch, transform it:
@@ -7,7 +8,7 @@
 //       for each point, run of mr tiles
 //         M[point][tile][nr] = V[point] · U[panel][point]
 //       for each row of tiles
-//         two rows of outputs in L1, transformed from M; what is fused, the store   brgemm_epilogue.h
+//         its rows of outputs in L1, transformed from M; what is fused, the store   brgemm_epilogue.h
 //
 // Where blocks are so few that cells share one, V is made first, of all blocks.
 #include "quern/ops/kernels/conv/winograd.h"
@@ -31,13 +32,18 @@ namespace {
 constexpr int64_t kFloat = sizeof(float);
 constexpr int64_t kVector = 16;  // floats of the longest vector, and of a cache line
 
+/// Source channels that F(4×4, 3×3) adds up at a time, a multiple of any k_multiple. Its transforms magnify the
+/// rounding of sums: of these, its errors are 8e-7 by norm for any number of channels, 1.9 (64 channels) to 1.2
+/// times (512) those of the definition; of all 512 at once they would be 2e-6.
+constexpr int64_t kLongestSum = 64;
+
 class WinogradEngine {
  public:
   WinogradEngine(const ConvPlan& plan, const void* source, const void* packed, const SourceMap& map,
                  EpilogueFusion epilogue, void* output)
-      : conv_(plan.problem, plan.pass),
+      : conv_(plan.problem, plan.pass, winograd_tile(*plan.kernel)),
         gemm_(*plan.gemm),
-        kernel_(select_winograd_kernel()),
+        kernel_(select_winograd_transforms(conv_.tile)),
         source_(static_cast<const float*>(source)),
         packed_(static_cast<const float*>(packed)),
         map_(map),
@@ -48,11 +54,11 @@ class WinogradEngine {
         panels_(panel_count(gemm_, conv_.output_channels)),
         grid_(BlockGrid::within(conv_.images, conv_.tile_rows(), cache_sizes().l2 * 3 / 4,
                                 [&](int64_t rows) {
-                                  return rows * conv_.tile_columns() * kWinogradPoints * pitch_ *
+                                  return rows * conv_.tile_columns() * conv_.points() * pitch_ *
                                          kFloat;
                                 })),
         parts_(std::clamp<int64_t>(
-            ceil_div(wanted_cells(conv_.images * tiles(conv_.tile_rows()) * kWinogradPoints *
+            ceil_div(wanted_cells(conv_.images * tiles(conv_.tile_rows()) * conv_.points() *
                                   conv_.source_channels * conv_.output_channels),
                      grid_.count()),
             1, panels_)),
@@ -79,7 +85,7 @@ class WinogradEngine {
     }
     output_.merge([&](int64_t i) {
       const Block block = grid_[i];
-      const int64_t rows = std::min(2 * block.rows, conv_.height - 2 * block.row);
+      const int64_t rows = std::min(conv_.tile * block.rows, conv_.height - conv_.tile * block.row);
       return block.images * rows * conv_.width;
     });
   }
@@ -93,10 +99,10 @@ class WinogradEngine {
   }
   int64_t tiles(int64_t rows) const { return rows * conv_.tile_columns(); }
   int64_t tiles(const Block& block) const { return tiles(block.images * block.rows); }
-  /// From a point's matrix to the next: a cache line more, so that the 16 lie in different sets.
+  /// From a point's matrix to the next: a cache line more, so that they lie in different sets.
   static int64_t point_stride(int64_t tiles, int64_t pitch) { return tiles * pitch + kVector; }
   int64_t v_items(const Block& block) const {
-    return kWinogradPoints * point_stride(tiles(block), pitch_);
+    return conv_.points() * point_stride(tiles(block), pitch_);
   }
 
   void transform_source(const Block& block, float* v) const;
@@ -106,7 +112,7 @@ class WinogradEngine {
 
   const WinogradConv conv_;
   const GemmKernel& gemm_;
-  const WinogradKernel& kernel_;
+  const WinogradTransforms& kernel_;
   const float *source_, *packed_;
   const SourceMap map_;
   const ImageStrides source_strides_, out_strides_;
@@ -120,25 +126,27 @@ class WinogradEngine {
 
 /// Rows of tiles of a block, an image's after the other's, to V.
 void WinogradEngine::transform_source(const Block& block, float* v) const {
-  const Scratch layout(conv_.y, conv_.x, 2 * block.rows);
+  const Scratch layout(conv_.y, conv_.x, conv_.tile * block.rows);
   const int64_t padding = pitch_ - conv_.source_channels;
   const Workspace scratch(layout.image() * pitch_ * kFloat);
   float* pixels = scratch.as<float>();
   for (int64_t i = 0; padding > 0 && i < layout.image(); ++i)
     std::fill_n(pixels + i * pitch_ + conv_.source_channels, padding, 0.0f);
   for (int64_t image = 0; image < block.images; ++image) {
-    copy_block(
-        {.item = kFloat,
-         .strides = source_strides_,
-         .channels = conv_.source_channels,
-         .position_stride = pitch_,
-         .channel_stride = 1,
-         .map = map_},
-        conv_.y, conv_.x,
-        {.image = block.image + image, .images = 1, .row = 2 * block.row, .rows = 2 * block.rows},
-        source_, pixels);
+    copy_block({.item = kFloat,
+                .strides = source_strides_,
+                .channels = conv_.source_channels,
+                .position_stride = pitch_,
+                .channel_stride = 1,
+                .map = map_},
+               conv_.y, conv_.x,
+               {.image = block.image + image,
+                .images = 1,
+                .row = conv_.tile * block.row,
+                .rows = conv_.tile * block.rows},
+               source_, pixels);
     for (int64_t row = 0; row < block.rows; ++row)
-      kernel_.source({.from = pixels + 2 * row * layout.width * pitch_,
+      kernel_.source({.from = pixels + conv_.tile * row * layout.width * pitch_,
                       .to = v + tiles(image * block.rows + row) * pitch_,
                       .row = layout.width * pitch_,
                       .pixel = pitch_,
@@ -154,26 +162,30 @@ void WinogradEngine::multiply(int64_t block_index, int64_t part, const float* v)
   const int64_t count = tiles(block), step = even_piece(count, gemm_.mr);
   const int64_t v_point = point_stride(count, pitch_), m_point = point_stride(count, out_pitch_);
   const int64_t matrix = panel_elements(gemm_, conv_.source_channels);
-  const Workspace m(kWinogradPoints * m_point * kFloat);
-  const Workspace rows(4 * conv_.tile_columns() * out_pitch_ * kFloat);
+  const Workspace m(conv_.points() * m_point * kFloat);
+  const Workspace rows(conv_.tile * conv_.tile * conv_.tile_columns() * out_pitch_ * kFloat);
+  const int64_t longest_sum = conv_.tile == 2 ? conv_.source_channels : kLongestSum;
   const Extent panels = piece(panels_, parts_, part);
   for (int64_t panel = panels.begin; panel < panels.begin + panels.size; ++panel) {
     const int64_t channel = panel * gemm_.nr;
     const int64_t n = std::min<int64_t>(gemm_.nr, conv_.output_channels - channel);
-    for (int64_t point = 0; point < kWinogradPoints; ++point) {
-      const void* b = packed_ + (panel * kWinogradPoints + point) * matrix;
+    for (int64_t point = 0; point < conv_.points(); ++point) {
+      const float* u = packed_ + (panel * conv_.points() + point) * matrix;
       for (int64_t i = 0; i < count; i += step) {
-        const void* a = v + point * v_point + i * pitch_;
-        gemm_.run({.m = std::min(step, count - i),
-                   .n = n,
-                   .k = conv_.source_channels,
-                   .batch = 1,
-                   .a = &a,
-                   .lda = pitch_,
-                   .b = &b,
-                   .c = m.as<float>() + point * m_point + i * out_pitch_,
-                   .ldc = out_pitch_,
-                   .accumulate = false});
+        for (int64_t k = 0; k < conv_.source_channels; k += longest_sum) {
+          const void* a = v + point * v_point + i * pitch_ + k;
+          const void* b = u + k * gemm_.nr;
+          gemm_.run({.m = std::min(step, count - i),
+                     .n = n,
+                     .k = std::min(longest_sum, conv_.source_channels - k),
+                     .batch = 1,
+                     .a = &a,
+                     .lda = pitch_,
+                     .b = &b,
+                     .c = m.as<float>() + point * m_point + i * out_pitch_,
+                     .ldc = out_pitch_,
+                     .accumulate = k > 0});
+        }
       }
     }
     PanelSums<float> sums = output_.sums(block_index, channel, n);
@@ -185,7 +197,7 @@ void WinogradEngine::multiply(int64_t block_index, int64_t part, const float* v)
 /// A panel's M to outputs, a row of tiles at a time.
 void WinogradEngine::store_panel(const Block& block, int64_t panel, const float* m, float* rows,
                                  PanelSums<float>& sums) const {
-  const int64_t channel = panel * gemm_.nr, columns = 2 * conv_.tile_columns();
+  const int64_t channel = panel * gemm_.nr, columns = conv_.tile * conv_.tile_columns();
   const int64_t n = std::min<int64_t>(gemm_.nr, conv_.output_channels - channel);
   for (int64_t i = 0; i < block.images * block.rows; ++i) {
     kernel_.output({.from = m + tiles(i) * out_pitch_,
@@ -196,8 +208,9 @@ void WinogradEngine::store_panel(const Block& block, int64_t panel, const float*
                     .tile = out_pitch_,
                     .tiles = conv_.tile_columns(),
                     .channels = out_pitch_});
-    const int64_t image = block.image + i / block.rows, top = 2 * (block.row + i % block.rows);
-    for (int64_t row = 0; row < std::min<int64_t>(2, conv_.height - top); ++row)
+    const int64_t image = block.image + i / block.rows,
+                  top = conv_.tile * (block.row + i % block.rows);
+    for (int64_t row = 0; row < std::min<int64_t>(conv_.tile, conv_.height - top); ++row)
       for (int64_t x = 0; x < conv_.width; x += PanelSums<float>::kRows)
         output_.finish(
             {.m = std::min(PanelSums<float>::kRows, conv_.width - x),
@@ -236,10 +249,35 @@ const char* why_not(const ConvProblem& p, ConvPass pass, const GemmKernel& gemm)
   if (std::min(p.ic, p.oc) < 32) return "transforms of few channels cost more than they save";
   // One tile of 512 channels: 0.73, as the transformed weight is 16/9 of the weight to read; for wgrad, where
   // it is to be written, 16 tiles: 0.96 to 1.9, 49 tiles: 1.3 to 1.5.
-  const WinogradConv conv(p, pass);
+  const WinogradConv conv(p, pass, 2);
   if (conv.images * conv.tile_rows() * conv.tile_columns() < (pass == ConvPass::wgrad ? 32 : 4))
     return "few tiles take longer to read or write the transformed weight";
   return nullptr;
+}
+
+/// And against larger tiles where smaller ones are good. From 16×16 pixels on they are 1.2 to 1.6 times as fast,
+/// 14×14 pixels, which they cover with 16×16, 0.9 to 1.2 times; fewer tiles in an image save less time than it
+/// takes to transform the weight after each step of training.
+const char* why_not_4x4(const ConvProblem& p, ConvPass pass, const GemmKernel& gemm) {
+  if (pass == ConvPass::wgrad) return "gradients of the weight are computed by F(2×2, 3×3)";
+  if (const char* reason = why_not(p, pass, gemm)) return reason;
+  const auto tiles = [&](int64_t outputs) {
+    const WinogradConv conv(p, pass, outputs);
+    return conv.tile_rows() * conv.tile_columns();
+  };
+  if (tiles(4) < 16) return "few tiles take longer to transform the weight";
+  if (3 * 36 * tiles(4) > 2 * 16 * tiles(2)) return "tiles of 4×4 reach far beyond the output";
+  return nullptr;
+}
+
+void forward(const ConvPlan& plan, const void* x, const void* packed, void* y,
+             const ForwardFusion& fusion) {
+  WinogradEngine(plan, x, packed, fusion.source, epilogue_of(fusion), y).run();
+}
+
+void dgrad(const ConvPlan& plan, const void* dy, const void* packed, void* dx,
+           const DgradFusion& fusion) {
+  WinogradEngine(plan, dy, packed, {}, epilogue_of(fusion), dx).run();
 }
 
 }  // namespace
@@ -253,16 +291,21 @@ const char* why_winograd_cannot(const ConvProblem& p, ConvPass pass, const GemmK
   if (p.pad_h > 2 || p.pad_w > 2) return "padding is larger than 2";
   if (p.format != MemoryFormat::channels_last) return "channels are not innermost";
   if (pass == ConvPass::wgrad && !gemm.run_outer) return "the micro-kernel has no outer products";
-  // The most that a row of tiles takes; divided, since the product may overflow.
+  // The most that a row of tiles takes is 512 bytes a pixel and channel; divided, since the product may overflow.
   constexpr int64_t largest = int64_t{256} << 20;
-  if (p.iw + p.ow > largest / (8 * kWinogradPoints * kFloat) / std::max(p.ic, p.oc))
+  if (p.iw + p.ow > largest / 512 / std::max(p.ic, p.oc))
     return "scratch for one row of tiles is over 256 MiB";
   return nullptr;
 }
 
-WinogradConv::WinogradConv(const ConvProblem& p, ConvPass pass)
-    : images(p.n), height(p.oh), width(p.ow), source_channels(p.ic), output_channels(p.oc) {
-  const auto even = [](int64_t outputs) { return round_up(outputs, 2); };
+WinogradConv::WinogradConv(const ConvProblem& p, ConvPass pass, int64_t tile)
+    : tile(tile),
+      images(p.n),
+      height(p.oh),
+      width(p.ow),
+      source_channels(p.ic),
+      output_channels(p.oc) {
+  const auto even = [&](int64_t outputs) { return round_up(outputs, tile); };
   if (pass != ConvPass::dgrad) {
     y = forward_axis(p.ih, even(p.oh), 3, 1, p.pad_h, 1);
     x = forward_axis(p.iw, even(p.ow), 3, 1, p.pad_w, 1);
@@ -274,21 +317,23 @@ WinogradConv::WinogradConv(const ConvProblem& p, ConvPass pass)
   }
 }
 
+constinit const ConvKernel conv_winograd_4x4{
+    .name = "winograd_4x4",
+    .why_not = why_not_4x4,
+    .packed_bytes = packed_winograd_bytes,
+    .pack = pack_winograd,
+    .forward = forward,
+    .dgrad = dgrad,
+    .wgrad = nullptr,
+};
+
 constinit const ConvKernel conv_winograd{
     .name = "winograd",
     .why_not = why_not,
     .packed_bytes = packed_winograd_bytes,
     .pack = pack_winograd,
-    .forward =
-        [](const ConvPlan& plan, const void* x, const void* packed, void* y,
-           const ForwardFusion& fusion) {
-          WinogradEngine(plan, x, packed, fusion.source, epilogue_of(fusion), y).run();
-        },
-    .dgrad =
-        [](const ConvPlan& plan, const void* dy, const void* packed, void* dx,
-           const DgradFusion& fusion) {
-          WinogradEngine(plan, dy, packed, {}, epilogue_of(fusion), dx).run();
-        },
+    .forward = forward,
+    .dgrad = dgrad,
     .wgrad = run_winograd_wgrad,
 };
 

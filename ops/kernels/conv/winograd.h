@@ -1,26 +1,32 @@
-// What the parts of conv_winograd share.
+// What the parts of conv_winograd and conv_winograd_4x4 share.
 #pragma once
 #include "quern/ops/kernels/conv/axis.h"
 #include "quern/ops/kernels/conv/conv.h"
+#include "quern/ops/kernels/conv/conv_records.h"
 
 namespace quern::kernels {
 
-inline constexpr int64_t kWinogradPoints = 16;
+/// Outputs of a tile, in each direction.
+inline int64_t winograd_tile(const ConvKernel& kernel) {
+  return &kernel == &conv_winograd_4x4 ? 4 : 2;
+}
 
 /// Forward or dgrad as a 3×3 convolution with stride 1: dx is one of dy with the filters turned by
 /// 180° and transposed.
 struct WinogradConv {
-  /// Of whole tiles: outputs are rounded up to even, those beyond the end read padding.
+  int64_t tile;  // outputs of one, in each direction
+  /// Of whole tiles: outputs are rounded up to their multiple, those beyond the end read padding.
   Axis y, x;
   int64_t images, height, width;  // of the output
   int64_t source_channels, output_channels;
 
-  explicit WinogradConv(const ConvProblem& problem, ConvPass pass);
-  int64_t tile_rows() const { return (height + 1) / 2; }
-  int64_t tile_columns() const { return (width + 1) / 2; }
+  WinogradConv(const ConvProblem& problem, ConvPass pass, int64_t tile);
+  int64_t tile_rows() const { return (height + tile - 1) / tile; }
+  int64_t tile_columns() const { return (width + tile - 1) / tile; }
+  int64_t points() const { return (tile + 2) * (tile + 2); }
 };
 
-/// Why conv_winograd cannot compute it; null if it can. (Its why_not also tells where others are faster.)
+/// Why they cannot compute it; null if they can. (Their why_not also tells where others are faster.)
 const char* why_winograd_cannot(const ConvProblem& problem, ConvPass pass, const GemmKernel& gemm);
 
 /// The packed weight is [panel of nr output channels][point][source channel][nr].

@@ -4,71 +4,120 @@
 namespace quern::kernels {
 namespace {
 
-constexpr float kBt[4][4] = {{1, 0, -1, 0}, {0, 1, 1, 0}, {0, -1, 1, 0}, {0, 1, 0, -1}};
-constexpr float kG[4][3] = {{1, 0, 0}, {.5f, .5f, .5f}, {.5f, -.5f, .5f}, {0, 0, 1}};
-constexpr float kGt[3][4] = {{1, .5f, .5f, 0}, {0, .5f, -.5f, 0}, {0, .5f, .5f, 1}};
-constexpr float kAt[2][4] = {{1, 1, 1, 0}, {0, 1, -1, -1}};
-constexpr float kA[4][2] = {{1, 0}, {1, 1}, {1, -1}, {0, -1}};
+template <int rows, int columns>
+struct Matrix {
+  double at[rows][columns];
+};
+
+template <int rows, int columns>
+constexpr Matrix<columns, rows> transposed(const Matrix<rows, columns>& m) {
+  Matrix<columns, rows> t{};
+  for (int i = 0; i < rows; ++i)
+    for (int j = 0; j < columns; ++j) t.at[j][i] = m.at[i][j];
+  return t;
+}
+
+struct F2 {
+  static constexpr int outputs = 2, points = 4;
+  static constexpr Matrix<4, 4> bt{{{1, 0, -1, 0}, {0, 1, 1, 0}, {0, -1, 1, 0}, {0, 1, 0, -1}}};
+  static constexpr Matrix<4, 3> g{{{1, 0, 0}, {.5, .5, .5}, {.5, -.5, .5}, {0, 0, 1}}};
+  static constexpr Matrix<2, 4> at{{{1, 1, 1, 0}, {0, 1, -1, -1}}};
+};
+
+struct F4 : Winograd4 {
+  static constexpr int outputs = 4, points = 6;
+  static constexpr Matrix<6, 6> bt{{{1, 0, -q, 0, 1, 0},
+                                    {0, -a* b2, -b2, a, 1, 0},
+                                    {0, a* b2, -b2, -a, 1, 0},
+                                    {0, -a2* b, -a2, b, 1, 0},
+                                    {0, a2* b, -a2, -b, 1, 0},
+                                    {0, 1, 0, -q, 0, 1}}};
+  static constexpr Matrix<6, 3> g{{{1, 0, 0},
+                                   {1 / alpha, a / alpha, a2 / alpha},
+                                   {1 / alpha, -a / alpha, a2 / alpha},
+                                   {1 / beta, b / beta, b2 / beta},
+                                   {1 / beta, -b / beta, b2 / beta},
+                                   {0, 0, 1}}};
+  static constexpr Matrix<4, 6> at{
+      {{1, 1, 1, 1, 1, 0}, {0, a, -a, b, -b, 0}, {0, a2, a2, b2, b2, 0}, {0, a3, -a3, b3, -b3, 1}}};
+};
 
 /// to(i, j, (L·from·Lᵀ)[i][j]); what L has a zero for isn't read, so that an infinity there stays out.
 template <int rows, int columns, class From, class To>
-void transform(const float (&l)[rows][columns], From from, To to) {
-  const auto product = [](const float(&row)[columns], auto at) {
+void transform(const Matrix<rows, columns>& l, From from, To to) {
+  const auto product = [](const double(&row)[columns], auto at) {
     float sum = 0;
     for (int k = 0; k < columns; ++k)
-      if (row[k] != 0) sum += row[k] * at(k);
+      if (row[k] != 0) sum += static_cast<float>(row[k]) * at(k);
     return sum;
   };
   for (int i = 0; i < rows; ++i)
     for (int j = 0; j < rows; ++j)
-      to(i, j,
-         product(l[j], [&](int s) { return product(l[i], [&](int r) { return from(r, s); }); }));
+      to(i, j, product(l.at[j], [&](int s) {
+           return product(l.at[i], [&](int r) { return from(r, s); });
+         }));
 }
 
-void source(const WinogradTiles& t) {
+/// Pixels of tiles to matrices.
+template <class F, int rows, int columns>
+void to_points(const Matrix<rows, columns>& l, const WinogradTiles& t) {
   for (int64_t tile = 0; tile < t.tiles; ++tile)
     for (int64_t c = 0; c < t.channels; ++c)
       transform(
-          kBt, [&](int r, int s) { return t.from[r * t.row + (2 * tile + s) * t.pixel + c]; },
-          [&](int i, int j, float v) { t.to[(4 * i + j) * t.point + tile * t.tile + c] = v; });
+          l,
+          [&](int r, int s) { return t.from[r * t.row + (F::outputs * tile + s) * t.pixel + c]; },
+          [&](int i, int j, float v) {
+            t.to[(F::points * i + j) * t.point + tile * t.tile + c] = v;
+          });
 }
 
-void weight(const WinogradFilters& w) {
-  for (int64_t k = 0; k < w.filters; ++k)
-    for (int64_t c = 0; c < w.columns; ++c)
-      transform(
-          kG, [&](int r, int s) { return w.from[k * w.filter + (3 * r + s) * w.tap + c]; },
-          [&](int i, int j, float v) { w.to[(4 * i + j) * w.point + k * w.row + c] = v; });
+template <class F>
+void source(const WinogradTiles& t) {
+  to_points<F>(F::bt, t);
 }
 
+template <class F>
+void output_gradient(const WinogradTiles& t) {
+  to_points<F>(transposed(F::at), t);
+}
+
+template <class F>
 void output(const WinogradTiles& t) {
   for (int64_t tile = 0; tile < t.tiles; ++tile)
     for (int64_t c = 0; c < t.channels; ++c)
       transform(
-          kAt, [&](int r, int s) { return t.from[(4 * r + s) * t.point + tile * t.tile + c]; },
-          [&](int i, int j, float v) { t.to[i * t.row + (2 * tile + j) * t.pixel + c] = v; });
+          F::at,
+          [&](int r, int s) { return t.from[(F::points * r + s) * t.point + tile * t.tile + c]; },
+          [&](int i, int j, float v) {
+            t.to[i * t.row + (F::outputs * tile + j) * t.pixel + c] = v;
+          });
 }
 
-void output_gradient(const WinogradTiles& t) {
-  for (int64_t tile = 0; tile < t.tiles; ++tile)
-    for (int64_t c = 0; c < t.channels; ++c)
+template <class F>
+void weight(const WinogradFilters& w) {
+  for (int64_t k = 0; k < w.filters; ++k)
+    for (int64_t c = 0; c < w.columns; ++c)
       transform(
-          kA, [&](int r, int s) { return t.from[r * t.row + (2 * tile + s) * t.pixel + c]; },
-          [&](int i, int j, float v) { t.to[(4 * i + j) * t.point + tile * t.tile + c] = v; });
+          F::g, [&](int r, int s) { return w.from[k * w.filter + (3 * r + s) * w.tap + c]; },
+          [&](int i, int j, float v) { w.to[(F::points * i + j) * w.point + k * w.row + c] = v; });
 }
 
+template <class F>
 void weight_gradient(const WinogradFilters& w) {
   for (int64_t k = 0; k < w.filters; ++k)
     for (int64_t c = 0; c < w.columns; ++c)
       transform(
-          kGt, [&](int r, int s) { return w.from[(4 * r + s) * w.point + k * w.row + c]; },
+          transposed(F::g),
+          [&](int r, int s) { return w.from[(F::points * r + s) * w.point + k * w.row + c]; },
           [&](int i, int j, float v) { w.to[k * w.filter + (3 * i + j) * w.tap + c] = v; });
 }
 
 }  // namespace
 
 constinit const WinogradKernel conv_winograd_reference{
-    "conv_winograd_reference", Isa::portable,  source, weight, output,
-    output_gradient,           weight_gradient};
+    "conv_winograd_reference",
+    Isa::portable,
+    {2, source<F2>, weight<F2>, output<F2>, output_gradient<F2>, weight_gradient<F2>},
+    {4, source<F4>, weight<F4>, output<F4>, nullptr, nullptr}};
 
 }  // namespace quern::kernels

@@ -20,8 +20,10 @@ constexpr std::array kRecords{
 
 std::span<const WinogradKernel* const> winograd_kernels() { return kRecords; }
 
-const WinogradKernel& select_winograd_kernel() {
-  return *first_enabled("conv_winograd", kRecords, [](const WinogradKernel&) { return true; });
+const WinogradTransforms& select_winograd_transforms(int64_t tile) {
+  const WinogradKernel& kernel =
+      *first_enabled("conv_winograd", kRecords, [](const WinogradKernel&) { return true; });
+  return tile == 4 ? kernel.f4 : kernel.f2;
 }
 
 }  // namespace quern::kernels

@@ -11,7 +11,7 @@ extern const WinogradKernel conv_winograd_avx512, conv_winograd_avx2, conv_winog
 
 /// All records, best first.
 std::span<const WinogradKernel* const> winograd_kernels();
-/// The first one whose ISA is enabled.
-const WinogradKernel& select_winograd_kernel();
+/// Of the first one whose ISA is enabled, for tiles of 2 or 4 outputs.
+const WinogradTransforms& select_winograd_transforms(int64_t tile);
 
 }  // namespace quern::kernels

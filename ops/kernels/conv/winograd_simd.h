@@ -1,6 +1,6 @@
 // Winograd's transforms on vectors of xsimd, once an instruction set. A vector lies along channels, a
-// whole tile in registers (16 of AVX-512's 32): 32 additions for a source tile, 24 for an output tile,
-// so that both run at the pace of their 16 stores and 16 loads.
+// whole tile in registers (of F(2×2, 3×3); the 36 vectors of F(4×4, 3×3) spill to L1), so that they run at
+// the pace of their loads and stores.
 #pragma once
 #include "quern/ops/kernels/conv/winograd_kernel.h"
 #include "quern/ops/kernels/simd.h"
@@ -8,138 +8,182 @@
 namespace quern::kernels {
 namespace {
 
+// The matrices of F(2, 3) and F(4, 3) times a column.
+
+template <class V>
+struct WinogradF2 {
+  static constexpr int outputs = 2, points = 4;
+
+  static inline __attribute__((always_inline)) void source(const V (&d)[4], V (&v)[4]) {
+    v[0] = d[0] - d[2];
+    v[1] = d[1] + d[2];
+    v[2] = d[2] - d[1];
+    v[3] = d[1] - d[3];
+  }
+  static inline __attribute__((always_inline)) void weight(const V (&g)[3], V (&u)[4]) {
+    const V even = V(0.5f) * (g[0] + g[2]), odd = V(0.5f) * g[1];
+    u[0] = g[0];
+    u[1] = even + odd;
+    u[2] = even - odd;
+    u[3] = g[2];
+  }
+  static inline __attribute__((always_inline)) void output(const V (&m)[4], V (&y)[2]) {
+    y[0] = m[0] + (m[1] + m[2]);
+    y[1] = (m[1] - m[2]) - m[3];
+  }
+  static inline __attribute__((always_inline)) void output_gradient(const V (&dy)[2], V (&m)[4]) {
+    m[0] = dy[0];
+    m[1] = dy[0] + dy[1];
+    m[2] = dy[0] - dy[1];
+    m[3] = -dy[1];
+  }
+  static inline __attribute__((always_inline)) void weight_gradient(const V (&m)[4], V (&dg)[3]) {
+    const V even = V(0.5f) * (m[1] + m[2]);
+    dg[0] = m[0] + even;
+    dg[1] = V(0.5f) * (m[1] - m[2]);
+    dg[2] = even + m[3];
+  }
+};
+
+template <class V>
+struct WinogradF4 {
+  static constexpr int outputs = 4, points = 6;
+  using C = Winograd4;
+
+  static V constant(double v) { return V(static_cast<float>(v)); }
+
+  static inline __attribute__((always_inline)) void source(const V (&d)[6], V (&v)[6]) {
+    const V even_a = d[4] - constant(C::b2) * d[2],
+            odd_a = constant(C::a) * (d[3] - constant(C::b2) * d[1]);
+    const V even_b = d[4] - constant(C::a2) * d[2],
+            odd_b = constant(C::b) * (d[3] - constant(C::a2) * d[1]);
+    v[0] = d[0] + (d[4] - constant(C::q) * d[2]);
+    v[1] = even_a + odd_a;
+    v[2] = even_a - odd_a;
+    v[3] = even_b + odd_b;
+    v[4] = even_b - odd_b;
+    v[5] = d[1] + (d[5] - constant(C::q) * d[3]);
+  }
+  static inline __attribute__((always_inline)) void weight(const V (&g)[3], V (&u)[6]) {
+    const V even_a = constant(1 / C::alpha) * g[0] + constant(C::a2 / C::alpha) * g[2],
+            odd_a = constant(C::a / C::alpha) * g[1];
+    const V even_b = constant(1 / C::beta) * g[0] + constant(C::b2 / C::beta) * g[2],
+            odd_b = constant(C::b / C::beta) * g[1];
+    u[0] = g[0];
+    u[1] = even_a + odd_a;
+    u[2] = even_a - odd_a;
+    u[3] = even_b + odd_b;
+    u[4] = even_b - odd_b;
+    u[5] = g[2];
+  }
+  static inline __attribute__((always_inline)) void output(const V (&m)[6], V (&y)[4]) {
+    const V even_a = m[1] + m[2], odd_a = m[1] - m[2];
+    const V even_b = m[3] + m[4], odd_b = m[3] - m[4];
+    y[0] = m[0] + (even_a + even_b);
+    y[1] = constant(C::a) * odd_a + constant(C::b) * odd_b;
+    y[2] = constant(C::a2) * even_a + constant(C::b2) * even_b;
+    y[3] = m[5] + (constant(C::a3) * odd_a + constant(C::b3) * odd_b);
+  }
+};
+
 template <class Arch>
 struct WinogradLoops {
   using V = Vec<float, Arch>;
 
+  /// to(i, j, (L·from·Lᵀ)[i][j]) for a matrix L, which `product` multiplies a column by.
+  template <int rows, int columns, class Product, class From, class To>
+  static inline __attribute__((always_inline)) void transform(Product product, From from, To to) {
+    V half[rows][columns];  // L·from
+    unroll<columns>([&](int j) {
+      V in[columns], out[rows];
+      unroll<columns>([&](int i) { in[i] = from(i, j); });
+      product(in, out);
+      unroll<rows>([&](int i) { half[i][j] = out[i]; });
+    });
+    unroll<rows>([&](int i) {
+      V out[rows];
+      product(half[i], out);
+      unroll<rows>([&](int j) { to(i, j, out[j]); });
+    });
+  }
+
+  template <class F>
   static void source(const WinogradTiles& t) {
     for (int64_t tile = 0; tile < t.tiles; ++tile) {
-      const float* from = t.from + 2 * tile * t.pixel;
+      const float* from = t.from + F::outputs * tile * t.pixel;
       float* to = t.to + tile * t.tile;
       each_vector<float, Arch>(t.channels, [&](int64_t c, int, auto lanes) {
-        V d[4][4];  // Bᵀ·d, a column after the other
-        unroll<4>([&](int j) {
-          const auto at = [&](int i) { return lanes.load(from + i * t.row + j * t.pixel + c); };
-          const V d1 = at(1), d2 = at(2);
-          d[0][j] = at(0) - d2;
-          d[1][j] = d1 + d2;
-          d[2][j] = d2 - d1;
-          d[3][j] = d1 - at(3);
-        });
-        unroll<4>([&](int i) {
-          const auto put = [&](int j, V v) { lanes.store(to + (4 * i + j) * t.point + c, v); };
-          put(0, d[i][0] - d[i][2]);
-          put(1, d[i][1] + d[i][2]);
-          put(2, d[i][2] - d[i][1]);
-          put(3, d[i][1] - d[i][3]);
-        });
+        transform<F::points, F::points>(
+            [](const auto& in, auto& out) { F::source(in, out); },
+            [&](int i, int j) { return lanes.load(from + i * t.row + j * t.pixel + c); },
+            [&](int i, int j, V v) { lanes.store(to + (F::points * i + j) * t.point + c, v); });
       });
     }
   }
 
-  /// G·g of one column
-  static void filter(V g0, V g1, V g2, V (&u)[4]) {
-    const V even = V(0.5f) * (g0 + g2), odd = V(0.5f) * g1;
-    u[0] = g0;
-    u[1] = even + odd;
-    u[2] = even - odd;
-    u[3] = g2;
-  }
-
+  template <class F>
   static void weight(const WinogradFilters& w) {
     for (int64_t k = 0; k < w.filters; ++k) {
       const float* from = w.from + k * w.filter;
       float* to = w.to + k * w.row;
       each_vector<float, Arch>(w.columns, [&](int64_t c, int, auto lanes) {
-        V g[3][4];  // G·g, a column after the other
-        unroll<3>([&](int s) {
-          const auto at = [&](int r) { return lanes.load(from + (3 * r + s) * w.tap + c); };
-          filter(at(0), at(1), at(2), g[s]);
-        });
-        unroll<4>([&](int i) {
-          V u[4];
-          filter(g[0][i], g[1][i], g[2][i], u);
-          unroll<4>([&](int j) { lanes.store(to + (4 * i + j) * w.point + c, u[j]); });
-        });
+        transform<F::points, 3>(
+            [](const auto& in, auto& out) { F::weight(in, out); },
+            [&](int r, int s) { return lanes.load(from + (3 * r + s) * w.tap + c); },
+            [&](int i, int j, V v) { lanes.store(to + (F::points * i + j) * w.point + c, v); });
       });
     }
   }
 
+  template <class F>
   static void output(const WinogradTiles& t) {
     for (int64_t tile = 0; tile < t.tiles; ++tile) {
       const float* from = t.from + tile * t.tile;
-      float* to = t.to + 2 * tile * t.pixel;
+      float* to = t.to + F::outputs * tile * t.pixel;
       each_vector<float, Arch>(t.channels, [&](int64_t c, int, auto lanes) {
-        V m[2][4];  // Aᵀ·m, a column after the other
-        unroll<4>([&](int j) {
-          const auto at = [&](int i) { return lanes.load(from + (4 * i + j) * t.point + c); };
-          const V m1 = at(1), m2 = at(2);
-          m[0][j] = at(0) + (m1 + m2);
-          m[1][j] = (m1 - m2) - at(3);
-        });
-        unroll<2>([&](int i) {
-          float* row = to + i * t.row + c;
-          lanes.store(row, m[i][0] + (m[i][1] + m[i][2]));
-          lanes.store(row + t.pixel, (m[i][1] - m[i][2]) - m[i][3]);
-        });
+        transform<F::outputs, F::points>(
+            [](const auto& in, auto& out) { F::output(in, out); },
+            [&](int i, int j) { return lanes.load(from + (F::points * i + j) * t.point + c); },
+            [&](int i, int j, V v) { lanes.store(to + i * t.row + j * t.pixel + c, v); });
       });
     }
   }
 
+  template <class F>
   static void output_gradient(const WinogradTiles& t) {
     for (int64_t tile = 0; tile < t.tiles; ++tile) {
-      const float* from = t.from + 2 * tile * t.pixel;
+      const float* from = t.from + F::outputs * tile * t.pixel;
       float* to = t.to + tile * t.tile;
       each_vector<float, Arch>(t.channels, [&](int64_t c, int, auto lanes) {
-        const auto put = [&](int point, V v) { lanes.store(to + point * t.point + c, v); };
-        V d[4][2];  // A·dy, a column after the other
-        unroll<2>([&](int j) {
-          const V d0 = lanes.load(from + j * t.pixel + c);
-          const V d1 = lanes.load(from + t.row + j * t.pixel + c);
-          d[0][j] = d0;
-          d[1][j] = d0 + d1;
-          d[2][j] = d0 - d1;
-          d[3][j] = -d1;
-        });
-        unroll<4>([&](int i) {
-          put(4 * i, d[i][0]);
-          put(4 * i + 1, d[i][0] + d[i][1]);
-          put(4 * i + 2, d[i][0] - d[i][1]);
-          put(4 * i + 3, -d[i][1]);
-        });
+        transform<F::points, F::outputs>(
+            [](const auto& in, auto& out) { F::output_gradient(in, out); },
+            [&](int i, int j) { return lanes.load(from + i * t.row + j * t.pixel + c); },
+            [&](int i, int j, V v) { lanes.store(to + (F::points * i + j) * t.point + c, v); });
       });
     }
   }
 
-  /// Gᵀ·m of one column
-  static void filter_gradient(V m0, V m1, V m2, V m3, V (&g)[3]) {
-    const V even = V(0.5f) * (m1 + m2);
-    g[0] = m0 + even;
-    g[1] = V(0.5f) * (m1 - m2);
-    g[2] = even + m3;
-  }
-
+  template <class F>
   static void weight_gradient(const WinogradFilters& w) {
     for (int64_t k = 0; k < w.filters; ++k) {
       const float* from = w.from + k * w.row;
       float* to = w.to + k * w.filter;
       each_vector<float, Arch>(w.columns, [&](int64_t c, int, auto lanes) {
-        V m[4][3];  // Gᵀ·m, a column after the other
-        unroll<4>([&](int j) {
-          const auto at = [&](int i) { return lanes.load(from + (4 * i + j) * w.point + c); };
-          filter_gradient(at(0), at(1), at(2), at(3), m[j]);
-        });
-        unroll<3>([&](int r) {
-          V g[3];
-          filter_gradient(m[0][r], m[1][r], m[2][r], m[3][r], g);
-          unroll<3>([&](int s) { lanes.store(to + (3 * r + s) * w.tap + c, g[s]); });
-        });
+        transform<3, F::points>(
+            [](const auto& in, auto& out) { F::weight_gradient(in, out); },
+            [&](int i, int j) { return lanes.load(from + (F::points * i + j) * w.point + c); },
+            [&](int r, int s, V v) { lanes.store(to + (3 * r + s) * w.tap + c, v); });
       });
     }
   }
 
   static constexpr WinogradKernel record(const char* name, Isa isa) {
-    return {name, isa, source, weight, output, output_gradient, weight_gradient};
+    using F2 = WinogradF2<V>;
+    using F4 = WinogradF4<V>;
+    return {name,
+            isa,
+            {2, source<F2>, weight<F2>, output<F2>, output_gradient<F2>, weight_gradient<F2>},
+            {4, source<F4>, weight<F4>, output<F4>, nullptr, nullptr}};
   }
 };
 

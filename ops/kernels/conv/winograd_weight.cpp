@@ -12,25 +12,25 @@ namespace quern::kernels {
 
 int64_t packed_winograd_bytes(const ConvPlan& plan) {
   if (plan.pass == ConvPass::wgrad) return 0;
-  const WinogradConv conv(plan.problem, plan.pass);
-  return panel_count(*plan.gemm, conv.output_channels) * kWinogradPoints *
+  const WinogradConv conv(plan.problem, plan.pass, winograd_tile(*plan.kernel));
+  return panel_count(*plan.gemm, conv.output_channels) * conv.points() *
          panel_elements(*plan.gemm, conv.source_channels) * static_cast<int64_t>(sizeof(float));
 }
 
 /// Some source channels at a time: their taps are transposed to [channel][tap][nr], in L1, and transformed.
 void pack_winograd(const ConvPlan& plan, const void* weight, void* packed) {
   constexpr int64_t taps = 9, at_once = 8;  // 9 KiB of 32 columns, whole cache lines of the weight
-  const WinogradConv conv(plan.problem, plan.pass);
-  const WinogradKernel& kernel = select_winograd_kernel();
+  const WinogradConv conv(plan.problem, plan.pass, winograd_tile(*plan.kernel));
+  const WinogradTransforms& kernel = select_winograd_transforms(conv.tile);
   const bool forward = plan.pass == ConvPass::forward;
   const int64_t nr = plan.gemm->nr, matrix = panel_elements(*plan.gemm, conv.source_channels);
   int64_t k_stride = taps, n_stride = plan.problem.ic * taps;  // of the weight
   if (!forward) std::swap(k_stride, n_stride);
   parallel_pieces(
-      panel_count(*plan.gemm, conv.output_channels), 2 * kWinogradPoints * matrix, [&](int64_t p) {
+      panel_count(*plan.gemm, conv.output_channels), 2 * conv.points() * matrix, [&](int64_t p) {
         const int64_t n = std::min(nr, conv.output_channels - p * nr);
         const float* from = static_cast<const float*>(weight) + p * nr * n_stride;
-        float* panel = static_cast<float*>(packed) + p * kWinogradPoints * matrix;
+        float* panel = static_cast<float*>(packed) + p * conv.points() * matrix;
         std::vector<float> rows(static_cast<size_t>(at_once * taps * nr));  // zero beyond n
         for (int64_t k = 0; k < conv.source_channels; k += at_once) {
           const int64_t count = std::min(at_once, conv.source_channels - k);

@@ -34,6 +34,7 @@ namespace {
 constexpr int64_t kFloat = sizeof(float);
 constexpr int64_t kLine = 16;  // floats of a cache line
 constexpr int64_t kTaps = 9;
+constexpr int64_t kPoints = 16;
 
 /// Cells that a problem is cut into at least, where its shape allows.
 constexpr int64_t kCells = 8;
@@ -44,11 +45,11 @@ class WinogradWgrad {
                 const SourceMap& map)
       : p_(problem),
         gemm_(gemm),
-        kernel_(select_winograd_kernel()),
+        kernel_(select_winograd_transforms(2)),
         x_(x),
         dy_(dy),
         map_(map),
-        conv_(problem, ConvPass::forward),
+        conv_(problem, ConvPass::forward, 2),
         dy_y_(forward_axis(p_.oh, 2 * conv_.tile_rows(), 1, 1, 0, 1)),
         dy_x_(forward_axis(p_.ow, 2 * conv_.tile_columns(), 1, 1, 0, 1)),
         x_strides_(p_.format, p_.ic, p_.ih, p_.iw),
@@ -103,7 +104,7 @@ class WinogradWgrad {
 
   const ConvProblem p_;
   const GemmKernel& gemm_;
-  const WinogradKernel& kernel_;
+  const WinogradTransforms& kernel_;
   const float *x_, *dy_;
   const SourceMap map_;
   const WinogradConv conv_;
@@ -120,9 +121,9 @@ class WinogradWgrad {
 /// columns dy; M and taps of a range of tiles are written and read.
 void WinogradWgrad::choose_split() {
   const int64_t l2 = cache_sizes().l2, panels = panel_count(gemm_, p_.ic);
-  const int64_t products = all_tiles() * kWinogradPoints * p_.ic * p_.oc;
+  const int64_t products = all_tiles() * kPoints * p_.ic * p_.oc;
   const int64_t wanted = std::min(wanted_cells(products), kCells);
-  const double points = static_cast<double>(all_tiles() * kWinogradPoints);
+  const double points = static_cast<double>(all_tiles() * kPoints);
   const double v = points * static_cast<double>(p_.ic), d = points * static_cast<double>(p_.oc);
   const double filters = static_cast<double>(p_.ic * p_.oc);
   double least = 0;
@@ -132,7 +133,7 @@ void WinogradWgrad::choose_split() {
       const double m = filters / static_cast<double>(rows * columns) * kFloat;  // of a point
       const double cost =
           v * static_cast<double>(rows) + d * static_cast<double>(columns) +
-          filters * static_cast<double>(parts * (kWinogradPoints + (parts > 1 ? 2 * kTaps : 0))) +
+          filters * static_cast<double>(parts * (kPoints + (parts > 1 ? 2 * kTaps : 0))) +
           (m > static_cast<double>(l2) / 2 ? 1000 * m : 0);
       if (least > 0 && cost >= least) continue;
       least = cost;
@@ -144,7 +145,7 @@ void WinogradWgrad::choose_split() {
   // Some 200 tiles, so that M is seldom read: 64 channels at 56×56 take 1.12 times as long if all V and D
   // are to be in L2.
   grid_ = BlockGrid::within(p_.n, conv_.tile_rows(), 2 * l2, [&](int64_t rows) {
-    return rows * conv_.tile_columns() * kWinogradPoints *
+    return rows * conv_.tile_columns() * kPoints *
            (max_rows_ / mr_ * d_pitch_ + max_columns_ / nr_ * v_pitch_) * kFloat;
   });
   while (grid_.count() < tile_parts_ && grid_.block_images > 1)
@@ -165,7 +166,7 @@ WinogradWgrad::Cell WinogradWgrad::cell(int64_t index) const {
 }
 
 void WinogradWgrad::run(float* dw) const {
-  const int64_t products = all_tiles() * kWinogradPoints * p_.ic * p_.oc;
+  const int64_t products = all_tiles() * kPoints * p_.ic * p_.oc;
   if (tile_parts_ == 1)
     return parallel_pieces(cells(), products / cells(),
                            [&](int64_t i) { run_cell(i, nullptr, dw); });
@@ -185,9 +186,9 @@ void WinogradWgrad::run(float* dw) const {
 void WinogradWgrad::run_cell(int64_t index, float* taps, float* dw) const {
   const Cell cell = this->cell(index);
   const Block largest = grid_[0];
-  const Workspace d(kWinogradPoints * d_point(cell, largest) * kFloat);
-  const Workspace v(kWinogradPoints * v_point(cell, largest) * kFloat);
-  const Workspace m(kWinogradPoints * m_point(cell) * kFloat);
+  const Workspace d(kPoints * d_point(cell, largest) * kFloat);
+  const Workspace v(kPoints * v_point(cell, largest) * kFloat);
+  const Workspace m(kPoints * m_point(cell) * kFloat);
   for (int64_t i = 0; i < cell.blocks.size; ++i) {
     const Block block = grid_[cell.blocks.begin + i];
     transform_x(cell, block, v.as<float>());
@@ -293,7 +294,7 @@ Ahead WinogradWgrad::ahead(const Cell& cell, const Block& block) const {
 void WinogradWgrad::multiply(const Cell& cell, const Block& block, const float* d, const float* v,
                              float* m, bool first, Ahead& ahead) const {
   const int64_t count = tiles(block);
-  for (int64_t point = 0; point < kWinogradPoints; ++point) {
+  for (int64_t point = 0; point < kPoints; ++point) {
     for (int64_t panel = 0; panel < panels(cell); ++panel) {
       const void* b = v + point * v_point(cell, block) + panel * count * v_pitch_;
       for (int64_t row = 0; row < cell.rows.size; row += mr_) {
