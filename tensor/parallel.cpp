@@ -2,6 +2,7 @@
 
 #include <omp.h>
 
+#include <algorithm>
 #include <atomic>
 #include <exception>
 #include <mutex>
@@ -86,6 +87,39 @@ class FirstError {
   std::exception_ptr error_;
 };
 
+/// A contiguous range of the cells for each thread: neighbours share cache lines and pages, and the next
+/// op that cuts the same tensor finds them in the same core's cache. A thread that is through with its
+/// own helps with the others': cells differ, and so do the cores' other duties (inference of ResNet-50
+/// on two threads spent 5 to 12% of its time waiting for the slower half).
+class Ranges {
+ public:
+  Ranges(int64_t cells, int threads) : count_(std::min(threads, kMost)) {
+    for (int i = 0; i < count_; ++i) {
+      ranges_[i].next.store(cells * i / count_, std::memory_order_relaxed);
+      ranges_[i].end = cells * (i + 1) / count_;
+    }
+  }
+
+  template <class Body>
+  void run(int thread, Body body) {
+    for (int i = 0; i < count_; ++i) {
+      Range& range = ranges_[(thread + i) % count_];
+      for (int64_t cell; (cell = range.take()) < range.end;) body(cell);
+    }
+  }
+
+ private:
+  static constexpr int kMost = 64;  // of more threads, several share a range
+  struct alignas(64) Range {
+    std::atomic<int64_t> next;
+    int64_t end;
+
+    int64_t take() { return next.fetch_add(1, std::memory_order_relaxed); }
+  };
+  Range ranges_[kMost];
+  int count_;
+};
+
 }  // namespace
 
 int num_threads() { return thread_count(); }
@@ -110,19 +144,18 @@ void parallel_for(int64_t cells, FunctionRef<void(int64_t)> body) {
     return;
   }
   FirstError error;
+  Ranges ranges(cells, threads);
 #pragma omp parallel num_threads(threads)
   {
-    // A contiguous range of cells each: neighbours share cache lines and pages, and the next op
-    // that cuts the same tensor finds them in the same core's cache.
-    const int64_t count = omp_get_num_threads(), index = omp_get_thread_num();
-    const Share share(static_cast<int>(index));
-    int64_t cell = cells * index / count;
-    const int64_t end = cells * (index + 1) / count;
-    try {
-      for (; cell < end; ++cell) body(cell);
-    } catch (...) {
-      error.offer(cell, std::current_exception());
-    }
+    const int index = omp_get_thread_num();
+    const Share share(index);
+    ranges.run(index, [&](int64_t cell) {
+      try {
+        body(cell);
+      } catch (...) {
+        error.offer(cell, std::current_exception());
+      }
+    });
   }
   error.rethrow();
 }

@@ -3,8 +3,11 @@
 #include <doctest/doctest.h>
 
 #include <atomic>
+#include <chrono>
 #include <limits>
 #include <stdexcept>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "quern/tensor/check.h"
@@ -48,11 +51,26 @@ TEST_CASE("parallel_for: each cell once, for any number of threads and cells") {
 
 TEST_CASE("parallel_for: threads have indices of their own") {
   const Threads guard(3);
-  std::vector<int> owner(300);
-  parallel_for(300, [&](int64_t cell) { owner[static_cast<size_t>(cell)] = thread_index(); });
-  CHECK(owner.front() == 0);
-  CHECK(owner.back() == 2);
+  std::vector<std::pair<int, std::thread::id>> runs(300);
+  parallel_for(300, [&](int64_t cell) {
+    runs[static_cast<size_t>(cell)] = {thread_index(), std::this_thread::get_id()};
+  });
+  for (const auto& a : runs)
+    for (const auto& b : runs)
+      if ((a.first == b.first) != (a.second == b.second)) FAIL("an index of two threads");
   CHECK(thread_index() == 0);
+}
+
+TEST_CASE("parallel_for: threads help one that is held up") {
+  const Threads guard(2);
+  std::atomic<int> others = 0;
+  const auto patience = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+  parallel_for(100, [&](int64_t cell) {
+    if (cell != 0) ++others;
+    while (cell == 0 && others < 99 && std::chrono::steady_clock::now() < patience)
+      std::this_thread::yield();
+    if (cell == 0) CHECK(others == 99);
+  });
 }
 
 TEST_CASE("parallel_chunks: covers the range, in chunks of the grain") {
