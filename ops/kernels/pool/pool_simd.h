@@ -46,8 +46,10 @@ struct ChannelPool {
 
   static V tap(int64_t number) { return V(static_cast<Wide<T>>(number)); }
 
+  /// Index void: without the taps (inference of ResNet-50: half of the time).
   template <class Index>
   static void max_forward_as(const Pool& pool, const T* x, int64_t row, T* y, Index* index) {
+    constexpr bool indexed = !std::is_void_v<Index>;
     const int64_t channels = pool.channels;
     const PoolRange rows = pool.h.inputs[row];
     for (int64_t ow = 0; ow < pool.w.out; ++ow) {
@@ -63,12 +65,14 @@ struct ChannelPool {
             const V value = part.load(x + (h * pool.w.in + w) * channels + c);
             const auto larger = (value > best) | xsimd::isnan(value);
             best = xsimd::select(larger, value, best);
-            best_tap = xsimd::select(larger, now, best_tap);
-            now += V(1);
+            if constexpr (indexed) {
+              best_tap = xsimd::select(larger, now, best_tap);
+              now += V(1);
+            }
           }
         }
         part.store(y + ow * channels + c, best);
-        if (index != nullptr) store_index(index + ow * channels + c, best_tap, part);
+        if constexpr (indexed) store_index(index + ow * channels + c, best_tap, part);
       });
     }
   }
@@ -98,13 +102,12 @@ struct ChannelPool {
     }
   }
 
-  static void max_forward(const Pool& pool, const void* x, int64_t row, void* y, void* index) {
-    if (pool.wide_index)
-      max_forward_as(pool, static_cast<const T*>(x), row, static_cast<T*>(y),
-                     static_cast<int32_t*>(index));
-    else
-      max_forward_as(pool, static_cast<const T*>(x), row, static_cast<T*>(y),
-                     static_cast<uint8_t*>(index));
+  static void max_forward(const Pool& pool, const void* x_, int64_t row, void* y_, void* index) {
+    const T* x = static_cast<const T*>(x_);
+    T* y = static_cast<T*>(y_);
+    if (index == nullptr) max_forward_as(pool, x, row, y, index);
+    else if (pool.wide_index) max_forward_as(pool, x, row, y, static_cast<int32_t*>(index));
+    else max_forward_as(pool, x, row, y, static_cast<uint8_t*>(index));
   }
 
   static void max_backward(const Pool& pool, const void* dy, const void* index, int64_t row,
