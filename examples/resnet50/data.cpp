@@ -1,5 +1,8 @@
 #include "data.h"
 
+#include <algorithm>
+#include <numeric>
+
 #include "quern/nn/safetensors.h"
 #include "quern/tensor/parallel.h"
 #include "quern/tensor/random.h"
@@ -12,6 +15,7 @@ using namespace quern;
 namespace {
 
 constexpr int64_t kClasses = 1000, kFakeClasses = 10;
+constexpr int64_t kKept = 32 << 20;  // pixels of fake batches that are made before the first step
 constexpr uint64_t kImages = uint64_t{1} << 63;  // streams from here on: the weights' count from 0
 
 Batch fake_batch(int64_t step, const Shape& shape, int64_t images, uint64_t seed,
@@ -61,18 +65,22 @@ DataLoader::DataLoader(const Options& options) : steps_(options.total_steps()) {
   shape_ = {options.batch_size.value_or(16), 3, size, size};
   const auto fake = [=, shape = shape_, images = options.dummy_size, seed = options.seed](
                         int64_t step) { return fake_batch(step, shape, images, seed, format); };
+  // Batches repeat after so many steps.
+  const int64_t distinct = options.dummy_size / std::gcd(options.dummy_size, shape_[0]);
 
-  if (options.batch.empty() && shape_[0] % options.dummy_size != 0) {
+  if (!options.batch.empty()) {
+    kept_ = {load_batch(options, format)};
+    shape_ = kept_[0].input.shape();
+  } else if (distinct * numel(shape_) <= kKept) {
+    for (int64_t step = 0; step < std::min(distinct, steps_); ++step) kept_.push_back(fake(step));
+  } else {
     make_ = fake;
-  } else {  // the same batch at each step
-    const Batch batch = options.batch.empty() ? fake(0) : load_batch(options, format);
-    shape_ = batch.input.shape();
-    make_ = [batch](int64_t) { return batch; };
+    prepare();
   }
-  prepare();
 }
 
 Batch DataLoader::next() {
+  if (!kept_.empty()) return kept_[static_cast<size_t>(step_++) % kept_.size()];
   Batch batch = next_.get();
   if (++step_ < steps_) prepare();
   return batch;

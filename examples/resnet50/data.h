@@ -2,6 +2,7 @@
 #pragma once
 #include <functional>
 #include <future>
+#include <vector>
 
 #include "options.h"
 #include "quern/tensor/tensor.h"
@@ -13,8 +14,8 @@ struct Batch {
   quern::Tensor target;  // i64 [N], labels in 0..999
 };
 
-/// Hands out the batch of each step, and prepares the next one beside the step. What a batch holds
-/// depends on the step alone.
+/// Hands out the batch of each step. What a batch holds depends on the step alone. Few that repeat are
+/// made at the start; of many, the next one beside the step.
 ///   --batch F   that batch each time. Errors: tensors missing from F, other shapes, dtypes or
 ///               labels, or others than --batch-size and --image-size ask for.
 ///   --dummy     batch t holds images t·N ... t·N+N-1 of --dummy-size, over and over. Image i is
@@ -29,6 +30,7 @@ class DataLoader {
  private:
   void prepare();
 
+  std::vector<Batch> kept_;  // those of all steps, over and over; empty: they are made beside
   std::function<Batch(int64_t step)> make_;
   quern::Shape shape_;
   int64_t step_ = 0, steps_;
