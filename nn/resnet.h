@@ -21,7 +21,8 @@ struct ResNetOptions {
 };
 
 /// [N, 3, H, W] to logits [N, num_classes]. Convolutions start as kaiming_normal_, over fan_out and
-/// for relu.
+/// for relu. In evaluation without gradients the early stages, whose activations are large and whose
+/// weights are few, take the batch in slabs that stay in cache; the result has the same bits.
 class ResNet : public Module {
  public:
   enum class Block { basic, bottleneck };
@@ -30,6 +31,10 @@ class ResNet : public Module {
   Tensor forward(const Tensor& x) override;
 
  private:
+  bool takes_slabs(const Tensor& x);
+  Tensor early_stages(const Tensor& x);  ///< up to layer2
+  Tensor early_stages_by_slab(const Tensor& x);
+
   Conv2d& conv1_;
   BatchNorm2d& bn1_;
   Residual stem_;
