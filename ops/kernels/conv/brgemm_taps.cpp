@@ -58,6 +58,7 @@ class TapEngine {
   struct Panel {
     int64_t first, n;  // in the output
     const T* b;        // [tap][k/kr][nr][kr]
+    const T* next;     // what is multiplied after it; null if nothing is
   };
   /// What a cell holds: the source, and sums that aren't kept in the output.
   struct Memory {
@@ -84,6 +85,7 @@ class TapEngine {
   void run_panel(const Block& block, const PhaseWork& work, const Panel& panel,
                  const Memory& memory, PanelSums<Acc>& sums) const;
   int64_t max_taps() const;
+  int64_t panel_items() const { return conv_.kernel_taps() * k_ * gemm_.nr; }
 
   const TapConv& conv_;
   const GemmKernel& gemm_;
@@ -297,9 +299,12 @@ void TapEngine<T>::run_cell(int64_t block_index, int64_t part) const {
     else a = shared_.as<T>() + (block_index * conv_.groups + group) * shared_items_;
     for (int64_t p = panels_ * part / cells_.parts; p < panels_ * (part + 1) / cells_.parts; ++p) {
       const int64_t first = p * gemm_.nr;
+      const T* b = packed_ + (group * panels_ + p) * panel_items();
       const Panel panel{.first = group * conv_.output_channels + first,
                         .n = std::min<int64_t>(gemm_.nr, conv_.output_channels - first),
-                        .b = packed_ + (group * panels_ + p) * conv_.kernel_taps() * k_ * gemm_.nr};
+                        .b = b,
+                        // By this cell, or the next, which the same thread mostly runs.
+                        .next = p + 1 < panels_ ? b + panel_items() : nullptr};
       PanelSums<Acc> panel_sums = output_.sums(block_index, panel.first, panel.n);
       for (const PhaseWork& phase : work)
         run_panel(block, phase, panel, {a, sums.as<Acc>(), finishing.as<T>()}, panel_sums);
@@ -329,13 +334,18 @@ void TapEngine<T>::run_panel(const Block& block, const PhaseWork& work, const Pa
   for (int64_t k0 = 0; k0 < k_; k0 += k_block_) {
     const bool first = k0 == 0, last = k0 + k_block_ >= k_;
     Acc* sum = memory.sums;
+    // Weights that come from memory are asked for a panel ahead, by four tiles, which have time for a
+    // quarter of it each (inference of ResNet-50 on one image in bf16, Zen 5: 2%).
+    const T* ahead = panel.next ? panel.next + panel_items() * k0 / k_ : nullptr;
+    int64_t quarters = ahead ? 4 : 0;
     for (const Run& run : work.runs) {
       const int64_t begin = run.rows.begin * static_cast<int64_t>(row_taps);
       const int64_t batch = (run.rows.end - run.rows.begin) * static_cast<int64_t>(row_taps);
       const int64_t step = even_piece(run.length, gemm_.mr);
       for (int64_t i = 0, rows; i < run.length; i += rows) {
         const int64_t m = std::min(step, run.length - i);
-        const int64_t tiles = output_.at_once(run.length - i, m, panel.n, batch, sums);
+        const int64_t tiles =
+            quarters > 0 ? 1 : output_.at_once(run.length - i, m, panel.n, batch, sums);
         rows = tiles * m;
         const int64_t out = run.output + i * output_pixel_ + panel.first * out_strides_.c;
         Acc* c = sum;
@@ -358,9 +368,12 @@ void TapEngine<T>::run_panel(const Block& block, const PhaseWork& work, const Pa
                             .a = tap_a.data(),
                             .lda = a_pixel_,
                             .b = tap_b.data(),
+                            .ahead = quarters > 0 ? ahead : nullptr,
+                            .ahead_step = quarters > 0 ? 64 : 0,
                             .c = c,
                             .ldc = ldc,
                             .accumulate = !first};
+        if (quarters-- > 0) ahead += panel_items() * tile.k / k_ / 4;
         if (last) output_.finish(tile, panel.first, out, memory.scratch, sums);
         else if (batch > 0) gemm_.run(tile);
         if (k_block_ < k_) sum += rows * gemm_.nr;
