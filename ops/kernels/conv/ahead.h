@@ -1,4 +1,4 @@
-// What the gradients of the weight fetch while they multiply.
+// What convolutions fetch while they multiply.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -38,7 +38,7 @@ class Ahead {
     const std::byte* at;
     int64_t columns, step, rows;
   };
-  Columns queue_[2];  // x and dy
+  Columns queue_[4];  // of as many tensors
   int count_ = 0, current_ = 0;
   int64_t row_ = 0;
 };

@@ -17,6 +17,7 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "quern/ops/kernels/conv/ahead.h"
 #include "quern/ops/kernels/conv/brgemm.h"
 #include "quern/ops/kernels/conv/conv_records.h"
 #include "quern/ops/kernels/conv/winograd_registry.h"
@@ -62,6 +63,9 @@ class WinogradEngine {
                                   conv_.source_channels * conv_.output_channels),
                      grid_.count()),
             1, panels_)),
+        finished_with_{static_cast<const float*>(output),
+                       static_cast<const float*>(epilogue.residual),
+                       static_cast<const float*>(epilogue.x)},
         output_(stored(epilogue), gemm_, out_strides_, out_strides_.x, conv_.output_channels,
                 grid_.count(), static_cast<float*>(output)) {}
 
@@ -107,6 +111,7 @@ class WinogradEngine {
 
   void transform_source(const Block& block, float* v) const;
   void multiply(int64_t block_index, int64_t part, const float* v) const;
+  Ahead ahead(int64_t block_index, int64_t panel, const Extent& panels) const;
   void store_panel(const Block& block, int64_t panel, const float* m, float* rows,
                    PanelSums<float>& sums) const;
 
@@ -119,8 +124,9 @@ class WinogradEngine {
   const int64_t pitch_;      // floats of a tile in V, of a pixel in scratch
   const int64_t out_pitch_;  // of a tile in M
   const int64_t panels_;
-  const BlockGrid grid_;  // of rows of tiles
-  const int64_t parts_;   // of the panels
+  const BlockGrid grid_;           // of rows of tiles
+  const int64_t parts_;            // of the panels
+  const float* finished_with_[3];  // read or written where an output is; null: not
   const TileOutput<float> output_;
 };
 
@@ -169,19 +175,24 @@ void WinogradEngine::multiply(int64_t block_index, int64_t part, const float* v)
   for (int64_t panel = panels.begin; panel < panels.begin + panels.size; ++panel) {
     const int64_t channel = panel * gemm_.nr;
     const int64_t n = std::min<int64_t>(gemm_.nr, conv_.output_channels - channel);
+    Ahead ahead = this->ahead(block_index, panel, panels);
     for (int64_t point = 0; point < conv_.points(); ++point) {
       const float* u = packed_ + (panel * conv_.points() + point) * matrix;
       for (int64_t i = 0; i < count; i += step) {
         for (int64_t k = 0; k < conv_.source_channels; k += longest_sum) {
           const void* a = v + point * v_point + i * pitch_ + k;
           const void* b = u + k * gemm_.nr;
+          const int64_t length = std::min(longest_sum, conv_.source_channels - k);
+          const Ahead::Lines lines = ahead.next(length / 2, b);
           gemm_.run({.m = std::min(step, count - i),
                      .n = n,
-                     .k = std::min(longest_sum, conv_.source_channels - k),
+                     .k = length,
                      .batch = 1,
                      .a = &a,
                      .lda = pitch_,
                      .b = &b,
+                     .ahead = lines.at,
+                     .ahead_step = lines.step,
                      .c = m.as<float>() + point * m_point + i * out_pitch_,
                      .ldc = out_pitch_,
                      .accumulate = k > 0});
@@ -192,6 +203,32 @@ void WinogradEngine::multiply(int64_t block_index, int64_t part, const float* v)
     store_panel(block, panel, m.as<float>(), rows.as<float>(), sums);
     sums.flush();
   }
+}
+
+/// What a panel's outputs are finished with, and a share of the next block's source (ResNet-50 on 16 images: 0.85 of the
+/// time of dgrad of 64 channels at 56×56, 0.9 to 0.96 of that of the others up to 14×14).
+Ahead WinogradEngine::ahead(int64_t block_index, int64_t panel, const Extent& panels) const {
+  Ahead ahead;
+  const Block block = grid_[block_index];
+  const int64_t channel = panel * gemm_.nr, top = conv_.tile * block.row;
+  const int64_t n = std::min<int64_t>(gemm_.nr, conv_.output_channels - channel);
+  const int64_t rows = std::min(conv_.tile * block.rows, conv_.height - top);
+  for (const float* base : finished_with_)
+    if (base)
+      ahead.add(base + block.image * out_strides_.n + top * out_strides_.y + channel, n * kFloat,
+                out_strides_.x * kFloat, ((block.images - 1) * conv_.height + rows) * conv_.width);
+  if (parts_ > 1 || block_index + 1 == grid_.count()) return ahead;
+  const Block next = grid_[block_index + 1];
+  const int64_t begin = std::max<int64_t>(0, conv_.tile * next.row + conv_.y.lead);
+  const int64_t end =
+      std::min(conv_.y.source, conv_.tile * (next.row + next.rows) + conv_.y.lead + 2);
+  if (begin >= end) return ahead;
+  const Extent share = piece(((next.images - 1) * conv_.y.source + end - begin) * conv_.x.source,
+                             panels.size, panel - panels.begin);
+  ahead.add(source_ + next.image * source_strides_.n + begin * source_strides_.y +
+                share.begin * source_strides_.x,
+            conv_.source_channels * kFloat, source_strides_.x * kFloat, share.size);
+  return ahead;
 }
 
 /// A panel's M to outputs, a row of tiles at a time.
