@@ -21,7 +21,9 @@ Variable& meta_or_new(const Tensor& t) {
 /// Backward passes record nothing and compute in the dtypes they are given.
 class BackwardMode {
  public:
-  BackwardMode() : before_(detail::thread_mode()) { detail::thread_mode() = {false, false}; }
+  BackwardMode() : before_(detail::thread_mode()) {
+    detail::thread_mode() = {.grad = false, .autocast = false, .backward = true};
+  }
   ~BackwardMode() { detail::thread_mode() = before_; }
   BackwardMode(const BackwardMode&) = delete;
   BackwardMode& operator=(const BackwardMode&) = delete;

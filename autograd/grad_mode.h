@@ -25,10 +25,11 @@ class NoGradGuard : GradMode {
 
 namespace detail {
 /// A thread's switches. That of autocast (ops/autocast.h) is kept here because backward() turns off
-/// both.
+/// both, and says so in the third.
 struct ThreadMode {
   bool grad = true;
   bool autocast = false;
+  bool backward = false;
 };
 ThreadMode& thread_mode();
 }  // namespace detail

@@ -138,7 +138,7 @@ std::shared_ptr<const Storage> packed_copy(const Tensor& weight, std::string_vie
   const Key key{weight.storage()->id(), weight.offset(), weight.shape(), weight.strides(),
                 weight.dtype(),         &kernel,         layout,         parameters};
   const uint64_t version = weight.version();
-  bool keep = !grad_enabled();
+  bool keep = !grad_enabled() && !detail::thread_mode().backward;  // so this is inference
   if (auto kept = cache().find(key, version, weight.storage(), keep)) return kept;
   auto copy = std::make_shared<Storage>(bytes);
   pack(copy->data());

@@ -1,7 +1,7 @@
 // Packed copies of weights, kept between calls: a bounded cache shared by all ops, least recently
-// used out first. Where no gradients are recorded a copy is kept at once, so that inference packs each
-// weight once; else from the second time that it is asked for, so that training, where every step
-// changes the weights, keeps none.
+// used out first. Inference keeps a copy at once and so packs each weight once. Where gradients are
+// recorded, and in a backward pass, one is kept from the second time that it is asked for, so that
+// training, where every step changes the weights, keeps none.
 #pragma once
 #include <cstdint>
 #include <memory>

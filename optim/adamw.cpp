@@ -23,6 +23,7 @@ AdamW::AdamW(std::vector<Group<AdamWOptions>> groups)
     check_not_negative("adamw", "eps", o.eps);
     check_not_negative("adamw", "weight_decay", o.weight_decay);
   }
+  for (size_t group = 0; group < options_.size(); ++group) make_state(group);
 }
 
 void AdamW::set_lr(double lr, size_t group) {

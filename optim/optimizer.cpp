@@ -36,6 +36,15 @@ void Optimizer::set_lr(double lr) {
   for (size_t group = 0; group < num_groups(); ++group) set_lr(lr, group);
 }
 
+void Optimizer::make_state(size_t group) {
+  for (Slot& slot : slots_) {
+    const Tensor& param = slot.param;
+    if (slot.group != group || !param.requires_grad()) continue;
+    for (size_t s = 0; s < state_names_.size(); ++s)
+      slot.state[s] = zeros(param.shape(), state_dtype(param.dtype()), param.format());
+  }
+}
+
 std::vector<Optimizer::Slot*> Optimizer::slots_to_update() {
   std::vector<Slot*> slots;
   for (size_t i = 0; i < slots_.size(); ++i) {

@@ -20,6 +20,8 @@ SGD::SGD(std::vector<Group<SGDOptions>> groups)
           "nesterov: expected a momentum and no dampening, got momentum {}, dampening {}",
           o.momentum, o.dampening);
   }
+  for (size_t group = 0; group < options_.size(); ++group)
+    if (options_[group].momentum != 0) make_state(group);
 }
 
 void SGD::set_lr(double lr, size_t group) {

@@ -11,6 +11,7 @@
 #include "quern/nn/loss.h"
 #include "quern/nn/safetensors.h"
 #include "quern/ops/autocast.h"
+#include "quern/optim/sgd.h"
 #include "quern/tensor/parallel.h"
 
 using namespace quern;
@@ -169,6 +170,35 @@ TEST_CASE("resnet: the loss falls on one small batch") {
     CHECK(last < 0.5);
     CHECK(net.named_buffers().at("bn1.num_batches_tracked").item<int>() == 8);
   }
+}
+
+TEST_CASE("resnet: training takes no memory from the system after the first step") {
+  const int threads = num_threads();
+  for (int n : {1, 2})
+    for (const bool amp : {false, true}) {
+      CAPTURE(n);
+      CAPTURE(amp);
+      set_num_threads(n);
+      empty_cache();
+      nn::ResNet net(nn::ResNet::Block::bottleneck, {2, 2, 1, 1}, {.num_classes = 10});
+      optim::SGD optimizer(net.parameters(), {.lr = 0.01, .momentum = 0.9});
+      const Tensor x = randn({4, 3, 64, 64}), target = from_vector<int64_t>({1, 3, 5, 7});
+      int64_t first = 0;
+      for (int step = 0; step < 4; ++step) {
+        optimizer.zero_grad();
+        const Tensor loss = [&] {
+          const AutocastGuard autocast(amp);
+          return nn::CrossEntropyLoss()(net(x), target);
+        }();
+        loss.backward();
+        optimizer.step();
+        if (step == 0) first = memory_stats().system_bytes;
+        // Two threads take their small scratch at once or in turn, as it happens: a few blocks of
+        // less than 64 KiB. All else would come in huge pages.
+        CHECK(memory_stats().system_bytes - first <= (n == 1 ? 0 : int64_t{64} << 10));
+      }
+    }
+  set_num_threads(threads);
 }
 
 TEST_CASE("resnet: a state_dict through a file gives the same bits") {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "quern/autograd/grad_mode.h"
+#include "quern/autograd/node.h"
 #include "quern/ops/kernels/gemm/gemm_registry.h"
 #include "quern/tensor/raw.h"
 
@@ -72,6 +73,17 @@ TEST_CASE("a packed copy is kept at once where no gradients are recorded") {
   CHECK(ask(weight, 3) == Asked{3, true});
   CHECK(ask(weight, 4) == Asked{3, false});
   CHECK(pack_cache_stats().entries == 1);
+}
+
+TEST_CASE("a backward pass keeps no packed copy at once") {
+  const Fresh fresh;
+  const Tensor x = zeros({4}).requires_grad_(), weight = zeros({4});
+  const Tensor y = record("op", raw::alias(x), {x}, [&](const Tensor& dy, Needs) -> Tensors {
+    CHECK(ask(weight, 1) == Asked{1, true});
+    return {dy};
+  });
+  y.backward(ones_like(y));
+  CHECK(pack_cache_stats().entries == 0);
 }
 
 TEST_CASE("copies of different layouts, parameters and views are different") {
