@@ -73,10 +73,10 @@ Benchmark conv_benchmark(const Options& options, const ConvPlan& plan) {
 void add_conv(const Options& options, Benchmarks& benchmarks) {
   for (ConvPass pass : {ConvPass::forward, ConvPass::dgrad, ConvPass::wgrad})
     for (DType dtype : options.dtypes)
-      each_conv_kernel(options, dtype, [&](const ConvKernel& kernel, const GemmKernel& gemm) {
+      each_conv_way(options, dtype, [&](const ConvWay& way) {
         for (MemoryFormat format : options.formats)
           for (const ConvShape& shape : read_conv_shapes(options, dtype, format))
-            if (const ConvPlan plan{shape.problem, pass, &kernel, &gemm}; is_needed(plan))
+            if (const ConvPlan plan = way.plan(shape.problem, pass); is_needed(plan))
               benchmarks.push_back(conv_benchmark(options, plan));
       });
 }

@@ -23,15 +23,32 @@ inline bool is_needed(const kernels::ConvPlan& plan) {
          !plan.kernel->why_not(plan.problem, plan.pass, *plan.gemm);
 }
 
-/// Calls f(conv kernel, tile) on each pair that the options ask for; a kernel without tiles ignores its.
+/// A conv kernel on a tile; no kernel: the one that dispatch takes for the problem.
+struct ConvWay {
+  const kernels::ConvKernel* kernel;
+  const kernels::GemmKernel* gemm;
+
+  kernels::ConvPlan plan(const kernels::ConvProblem& problem, kernels::ConvPass pass) const {
+    if (!kernel) return kernels::plan_conv(problem, pass, gemm);
+    return {problem, pass, kernel, gemm};
+  }
+};
+
+/// Calls f(ConvWay) on those that the options ask for: every kernel on every tile where that is all of
+/// them, else dispatch's on the wanted tiles. A kernel without tiles ignores its.
 template <class F>
-void each_conv_kernel(const Options& options, DType dtype, F f) {
+void each_conv_way(const Options& options, DType dtype, F f) {
   using namespace kernels;
   const GemmKernel& best = select_gemm_kernel(dtype);
+  const bool all = options.wants("", false);
   each_wanted(
       options, gemm_kernels(), best, [&](const GemmKernel& gemm) { return gemm.a == dtype; },
-      [&](const GemmKernel& gemm) { f(conv_brgemm, gemm); });
-  if (options.wants("conv_reference", false)) f(conv_reference, best);
+      [&](const GemmKernel& gemm) {
+        if (!all) return f(ConvWay{nullptr, &gemm});
+        for (const ConvKernel* kernel : conv_kernels())
+          if (kernel != &conv_reference) f(ConvWay{kernel, &gemm});
+      });
+  if (options.wants("conv_reference", false)) f(ConvWay{&conv_reference, &best});
 }
 
 Benchmark conv_benchmark(const Options&, const kernels::ConvPlan&);

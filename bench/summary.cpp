@@ -53,21 +53,21 @@ struct Work {
   }
 };
 
-bool print_table(const Options& options, const ConvKernel& kernel, const GemmKernel& gemm,
-                 MemoryFormat format, const Peaks& peaks) {
-  const double peak = peaks.gflops(gemm.a), images = static_cast<double>(options.batch);
+bool print_table(const Options& options, const ConvWay& way, MemoryFormat format,
+                 const Peaks& peaks) {
+  const double peak = peaks.gflops(way.gemm->a), images = static_cast<double>(options.batch);
   fmt::print("\n{}, {}, batch {}, {} thread{}, {} operands{}; ms, GFLOP/s, share of {:.1f}\n",
-             ConvPlan{{}, {}, &kernel, &gemm}.name(), short_name(format), options.batch,
-             num_threads(), num_threads() == 1 ? "" : "s", options.cold ? "cold" : "warm",
-             options.fused ? ", fused" : "", peak);
+             way.kernel ? way.plan({}, {}).name() : way.gemm->name, short_name(format),
+             options.batch, num_threads(), num_threads() == 1 ? "" : "s",
+             options.cold ? "cold" : "warm", options.fused ? ", fused" : "", peak);
   fmt::print("{:26} {:>2}{:>{}}{:>{}}{:>{}}\n", "layer", "n", "forward", kColumn, "dgrad", kColumn,
              "wgrad", kColumn);
   std::array<Work, 3> sums;
   bool right = true;
-  for (const ConvShape& shape : read_conv_shapes(options, gemm.a, format)) {
+  for (const ConvShape& shape : read_conv_shapes(options, way.gemm->a, format)) {
     fmt::print("{:26} {:>2}", short_shape(shape.problem), shape.count);
     for (ConvPass pass : kPasses) {
-      const ConvPlan plan{shape.problem, pass, &kernel, &gemm};
+      const ConvPlan plan = way.plan(shape.problem, pass);
       if (!is_needed(plan)) {
         fmt::print("{:>{}}", "-", kColumn);
         continue;
@@ -108,9 +108,9 @@ bool print_summary(const Options& options, const PeaksByThreads& peaks) {
   for (int threads : options.threads) {
     set_num_threads(threads);
     for (DType dtype : options.dtypes)
-      each_conv_kernel(options, dtype, [&](const ConvKernel& kernel, const GemmKernel& gemm) {
+      each_conv_way(options, dtype, [&](const ConvWay& way) {
         for (MemoryFormat format : options.formats)
-          right = print_table(options, kernel, gemm, format, peaks.at(threads)) && right;
+          right = print_table(options, way, format, peaks.at(threads)) && right;
       });
   }
   return right;
