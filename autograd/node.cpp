@@ -13,13 +13,44 @@ std::shared_ptr<Variable> variable(const Tensor& t) {
   return meta == nullptr ? nullptr : meta->shared_from_this();
 }
 
+bool Recipe::makes(const Tensor& t) const {
+  return t.storage() == last_.lock() && t.version() == version_;
+}
+
+Tensor Recipe::get() {
+  const auto storage = last_.lock();
+  if (storage && storage->version() == version_)
+    return Tensor(storage, shape_, strides_, offset_, dtype_);
+  Tensor t = make_();
+  remember(t);
+  return t;
+}
+
+void Recipe::remember(const Tensor& t) {
+  last_ = t.storage();
+  version_ = t.version();
+  shape_ = t.shape();
+  strides_ = t.strides();
+  offset_ = t.offset();
+  dtype_ = t.dtype();
+}
+
 SavedTensor::SavedTensor(std::string_view op, const Tensor& t) : op_(op) {
   if (!t.defined()) return;
-  tensor_ = raw::alias(t);
-  version_ = t.version();
+  const auto v = variable(t);
+  if (v && v->node && v->node->recipe && v->node->recipe->makes(t)) {
+    recipe_ = v->node->recipe;
+  } else {
+    tensor_ = raw::alias(t);
+    version_ = t.version();
+  }
 }
 
 const Tensor& SavedTensor::get() const {
+  if (recipe_ && !tensor_.defined()) {
+    tensor_ = recipe_->get();
+    version_ = tensor_.version();
+  }
   if (tensor_.defined())
     check(tensor_.version() == version_, op_,
           "saved tensor {}: expected version {}, got {}: it was changed in place after the forward "

@@ -48,19 +48,44 @@ class Needs {
   const Edges& inputs_;
 };
 
-/// A tensor kept for backward. It shares the storage; get() fails if that was changed in place
-/// since.
+/// How to make the output of an op again, the same bits, from what its node keeps for backward
+/// anyway. Who saves the output keeps the recipe in its place, and the memory is free until then.
+class Recipe {
+ public:
+  Recipe(const Tensor& y, std::function<Tensor()> make) : make_(std::move(make)) { remember(y); }
+  /// Is this it, unchanged?
+  bool makes(const Tensor& t) const;
+  /// What it makes, without history: what was made before if someone still holds that.
+  Tensor get();
+
+ private:
+  void remember(const Tensor& t);
+
+  std::function<Tensor()> make_;
+  std::weak_ptr<Storage> last_;
+  uint64_t version_ = 0;
+  Shape shape_;
+  Strides strides_;
+  int64_t offset_ = 0;
+  DType dtype_ = DType::f32;
+};
+
+/// A tensor kept for backward, by its recipe if it has one, else as it is: it shares the storage, and
+/// get() fails if that was changed in place since.
 class SavedTensor {
  public:
   SavedTensor() = default;
   SavedTensor(std::string_view op, const Tensor& t);  ///< `op`: a literal
   const Tensor& get() const;
-  bool defined() const { return tensor_.defined(); }
+  bool defined() const { return tensor_.defined() || recipe_; }
 
  private:
   std::string_view op_;
-  Tensor tensor_;  // without history, so that a node may save its own output
-  uint64_t version_ = 0;
+  std::shared_ptr<Recipe> recipe_;
+  // Without history, so that a node may save its own output. What a recipe made is kept from the
+  // first use on.
+  mutable Tensor tensor_;
+  mutable uint64_t version_ = 0;
 };
 
 /// In which dtype a backward pass takes its dy. Gradients may be wider than what they are of.
@@ -87,6 +112,7 @@ class Node {
   const std::string_view op;
   const GradDType grad_dtype;
   Edges inputs;
+  std::shared_ptr<Recipe> recipe;  ///< of the output; null: it has none
 };
 
 /// A node whose backward is the closure F: Tensors(const Tensor& dy, Needs).
@@ -96,7 +122,10 @@ class ClosureNode final : public Node {
   ClosureNode(std::string_view op, Edges inputs, GradDType grad_dtype, F f)
       : Node(op, std::move(inputs), grad_dtype), f_(std::move(f)) {}
   Tensors backward(const Tensor& dy) override { return (*f_)(dy, Needs(inputs)); }
-  void release() override { f_.reset(); }
+  void release() override {
+    f_.reset();
+    recipe.reset();
+  }
   bool released() const override { return !f_; }
 
  private:
@@ -113,18 +142,21 @@ void set_history(const Tensor& y, std::shared_ptr<Node> node);
 /// closure Tensors(const Tensor& dy, Needs needs): dy has y's shape and dtype (any strides), and
 /// the result holds one tensor an input, of its shape, undefined where !needs[i]. A floating
 /// gradient may have another dtype than its input (f32 for a bf16 weight keeps its precision). `op`
-/// must be a literal.
+/// must be a literal. A `recipe` is one of y.
 ///
 ///   return record("exp", y, {x}, [y = SavedTensor("exp", y)](const Tensor& dy, Needs) -> Tensors {
 ///     return {mul(dy, y.get())};
 ///   });
 template <std::invocable<const Tensor&, Needs> F>
 Tensor record(std::string_view op, Tensor y, const Tensors& inputs, F backward,
-              GradDType grad_dtype = GradDType::of_output) {
+              GradDType grad_dtype = GradDType::of_output,
+              std::shared_ptr<Recipe> recipe = nullptr) {
   Edges edges = detail::edges(inputs);
-  if (!edges.empty())
-    detail::set_history(
-        y, std::make_shared<ClosureNode<F>>(op, std::move(edges), grad_dtype, std::move(backward)));
+  if (edges.empty()) return y;
+  auto node =
+      std::make_shared<ClosureNode<F>>(op, std::move(edges), grad_dtype, std::move(backward));
+  node->recipe = std::move(recipe);
+  detail::set_history(y, std::move(node));
   return y;
 }
 

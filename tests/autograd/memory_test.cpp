@@ -62,6 +62,52 @@ TEST_CASE("a gradient is freed once it is passed on") {
   CHECK((memory_stats().in_use - before) / kBytes == 1);
 }
 
+TEST_CASE("who saves what has a recipe keeps no memory") {
+  const Tensor x = ones({kElements}, DType::f64).requires_grad_();
+  int made = 0;
+  const auto make = [&] {
+    ++made;
+    return full({kElements}, 3, DType::f64);
+  };
+  Tensor y = full({kElements}, 3, DType::f64);
+  y = record(
+      "op", y, {x}, [](const Tensor& dy, Needs) -> Tensors { return {dy}; }, GradDType::of_output,
+      std::make_shared<Recipe>(y, make));
+  const auto in_use = [before = memory_stats().in_use] {
+    return (memory_stats().in_use - before) / kBytes;
+  };
+  SavedTensor a("op", y), b("op", y);
+  SUBCASE("it is made once, for all who saved it") {
+    y = Tensor();
+    CHECK(in_use() == -1);
+    CHECK(values(a.get())[0] == 3);
+    CHECK(b.get().storage() == a.get().storage());
+    CHECK(a.get().shape() == Shape{kElements});
+    CHECK(made == 1);
+    CHECK(in_use() == 0);
+    a = b = SavedTensor();
+    CHECK(in_use() == -1);
+  }
+  SUBCASE("it is not made while someone holds it") {
+    CHECK(a.get().storage() == y.storage());
+    CHECK(made == 0);
+  }
+  SUBCASE("a change in place is not seen by those who saved it before, only by those after") {
+    raw::fill_(y, 7);
+    const SavedTensor c("op", y);
+    CHECK(values(a.get())[0] == 3);
+    CHECK(values(c.get())[0] == 7);
+    CHECK(made == 1);
+  }
+  SUBCASE("once its node is released it is saved as it is") {
+    y.backward(ones_like(y));
+    const SavedTensor c("op", y);
+    y = Tensor();
+    CHECK(values(c.get())[0] == 3);
+    CHECK(made == 0);
+  }
+}
+
 TEST_CASE("a sum of gradients takes no third buffer") {
   const Tensor x = ones({kElements}, DType::f64).requires_grad_();
   const Tensor given = ones({1}, DType::f64);
