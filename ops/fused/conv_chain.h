@@ -1,7 +1,8 @@
 // conv_chain: conv2d → batch_norm → relu, several times over, and a shortcut around them: what ResNets
 // are made of, as one op. Between two convolutions only what the first one summed up reaches memory:
 // its statistics are taken while it is stored, and it is normalised while the next one reads it. After
-// Jung et al., "Restructuring batch normalization to accelerate CNN training", MLSys'19.
+// Jung et al., "Restructuring batch normalization to accelerate CNN training", MLSys'19. The output, which
+// the next op would keep for its gradient, is made again in backward.
 #pragma once
 #include <span>
 
