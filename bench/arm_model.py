@@ -21,14 +21,18 @@ BEGIN, END = "<!-- arm_model: begin -->", "<!-- arm_model: end -->"
 CPUS = {"neoverse-n1": (128, 0), "neoverse-v1": (128, 256), "neoverse-v2": (128, 128)}
 # What the CPUs lack, by the end of the file's name.
 LACKS = {"neoverse-n1": ("sve", "bf16")}
-TILES = {  # what it is: file, a part of the function's name
+TILES = {  # what it is: file, a part of the function's name, multiply-adds (those of the largest tile)
     "f32 8×12 Neon": ("gemm_neon", "F32<false>"),
     "f32 8×12 Neon, outer products": ("gemm_neon", "F32<true>"),
     "bf16 8×12 Neon, widened": ("gemm_neon", "Bf16"),
-    "bf16 6×16 Neon, BFMMLA": ("gemm_neon_bf16", "Bf16"),
+    "bf16 4×24 Neon, BFMMLA": ("gemm_neon_bf16", "Bf16"),
+    "bf16 4×24 Neon, 16 columns": ("gemm_neon_bf16", "Bf16", 16),
+    "bf16 4×24 Neon, 8 columns": ("gemm_neon_bf16", "Bf16", 8),
     "f32 8×3VL SVE": ("gemm_sve", "F32<false>"),
     "f32 8×3VL SVE, outer products": ("gemm_sve", "F32<true>"),
-    "bf16 6×4VL SVE, BFMMLA": ("gemm_sve_bf16", "Bf16"),
+    "bf16 4×6VL SVE, BFMMLA": ("gemm_sve_bf16", "Bf16"),
+    "bf16 4×6VL SVE, 4VL columns": ("gemm_sve_bf16", "Bf16", 16),
+    "bf16 4×6VL SVE, 2VL columns": ("gemm_sve_bf16", "Bf16", 8),
 }
 BRANCH = re.compile(r"((?:b\.\w+|bl?r?|ret|cbn?z|tbn?z)\b\s*(?:\w+, )?(?:#\d+, )?)(?:([0-9a-f]+) <)?")
 MULTIPLY_ADD = re.compile(r"(fmla|bfmmla)\s+(\w)")
@@ -62,12 +66,18 @@ def inner_loops(lines):
         last = end
 
 
-def hottest_loop(file, kernel):
-    """The loop of the tile with the most rows: of those that multiply most, the one that loads most."""
+def hottest_loop(file, kernel, count=None):
+    """The loop of the tile with the most rows: of those that multiply most, or so often, the one that joins or
+    else loads most."""
     loops = [loop for name, lines in functions(file) if kernel in name for loop in inner_loops(lines)]
+    loops = [loop for loop in loops if count in (None, multiply_adds(loop))]
     if not loops:
         sys.exit(f"arm_model: no loop of {kernel} in {file}")
-    return max(loops, key=lambda loop: (multiply_adds(loop), sum(i.startswith("ld") for i in loop)))
+
+    def having(loop, *names):
+        return sum(i.startswith(names) for i in loop)
+
+    return max(loops, key=lambda loop: (multiply_adds(loop), having(loop, "zip", "trn"), having(loop, "ld")))
 
 
 def multiply_adds(loop):
@@ -108,8 +118,8 @@ def peak(loop, cpu):
 
 def table():
     rows = ["| tile | CPU | instructions | multiply-adds | cycles | MAC a cycle | of | share |", "|---|---|---|---|---|---|---|---|"]
-    for title, (file, kernel) in TILES.items():
-        loop = hottest_loop(file, kernel)
+    for title, place in TILES.items():
+        file, loop = place[0], hottest_loop(*place)
         for cpu in CPUS:
             if any(part in file for part in LACKS.get(cpu, ())):
                 continue

@@ -48,7 +48,7 @@ void PanelSums<Acc>::flush() {
   if (pending_ == 0) return;
   if (moments_) {
     // Moments about the pivot become those about the mean.
-    double mean[kMaxChannels], m2[kMaxChannels];
+    double mean[kMaxNr], m2[kMaxNr];
     const double n = static_cast<double>(pending_);
     for (int64_t j = 0; j < n_; ++j) {
       const double d = static_cast<double>(a[j]), d2 = static_cast<double>(b[j]);

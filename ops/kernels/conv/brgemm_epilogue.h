@@ -30,7 +30,6 @@ template <class Acc>
 class PanelSums {
  public:
   static constexpr int64_t kRows = 256;
-  static constexpr int kMaxChannels = 64;  // at least any kernel's nr
 
   /// Totals of n channels go to first and second.
   PanelSums(EpilogueFusion::Kind kind, int64_t n, double* first, double* second)
@@ -49,8 +48,8 @@ class PanelSums {
   }
   void flush();
 
-  alignas(64) Acc pivot[kMaxChannels] = {};  // close to the mean
-  alignas(64) Acc a[kMaxChannels] = {}, b[kMaxChannels] = {};
+  alignas(64) Acc pivot[kMaxNr] = {};  // close to the mean
+  alignas(64) Acc a[kMaxNr] = {}, b[kMaxNr] = {};
 
  private:
   bool moments_;

@@ -167,7 +167,7 @@ void pack_panel_rows(const GemmKernel& kernel, const void* src, int64_t row_stri
     if (sizeof(T) == 2 && col_stride == 1 && kr == 2 && row0 % 2 == 0) {
       for (; i + 1 < k; i += 2) copy.interleave16(row(i), row(i + 1), n, at(i));
     } else if (sizeof(T) == 2 && col_stride == 1 && kr == 4 && row0 % 4 == 0) {
-      T even[2 * 64], odd[2 * 64];  // of columns: at least any kernel's nr
+      T even[2 * kMaxNr], odd[2 * kMaxNr];
       for (; i + 3 < k; i += 4) {
         copy.interleave16(row(i), row(i + 2), n, even);
         copy.interleave16(row(i + 1), row(i + 3), n, odd);

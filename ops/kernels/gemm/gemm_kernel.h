@@ -29,6 +29,9 @@
 
 namespace quern::kernels {
 
+/// Of the widest tile, 4×6VL with vectors of 512 bits.
+inline constexpr int kMaxNr = 96;
+
 struct GemmTile {
   /// So many tiles follow each other in A, in C and in what finishes them; 1 unless the kernel finishes.
   int64_t tiles = 1;

@@ -1,6 +1,6 @@
-// 6×16 tiles by BFMMLA, which multiplies 2×4 by 4×2: 24 accumulators of two rows and two columns, three
-// vectors for two rows of A each, and one for four rows of B. Each vector of A costs an operation that
-// joins its rows; wider tiles have fewer, but divide channels worse.
+// 4×24 tiles by BFMMLA, which multiplies 2×4 by 4×2: 24 accumulators of two rows and two columns, two vectors
+// for two rows of A each, and one for four rows of B. Each vector of A costs an operation that joins its
+// rows, so tiles are wide; the last of a panel computes only those groups of 8 columns that it has.
 #include <arm_neon.h>
 
 #include "quern/ops/kernels/gemm/gemm_records.h"
@@ -9,18 +9,18 @@
 namespace quern::kernels {
 namespace {
 
-constexpr int kMr = 6, kNr = 16, kKr = 4;
+constexpr int kMr = 4, kNr = 24, kKr = 4, kGroup = 8;
 
-template <int kRows>
+template <int kRows, int kColumns>
 struct Accumulators {
-  static constexpr int kPairs = (kRows + 1) / 2, kColumns = kNr / 2;
-  float32x4_t v[kPairs][kColumns];  // rows 2i and 2i + 1 of columns 2j and 2j + 1
+  static constexpr int kPairs = (kRows + 1) / 2;
+  float32x4_t v[kPairs][kColumns / 2];  // rows 2i and 2i + 1 of columns 2j and 2j + 1
 
   __attribute__((always_inline)) Accumulators() {
-#pragma GCC unroll 3
+#pragma GCC unroll 2
     for (int i = 0; i < kPairs; ++i)
-#pragma GCC unroll 8
-      for (int j = 0; j < kColumns; ++j) v[i][j] = vdupq_n_f32(0);
+#pragma GCC unroll 12
+      for (int j = 0; j < kColumns / 2; ++j) v[i][j] = vdupq_n_f32(0);
   }
 
   /// Four k of rows 2i and 2i + 1; a missing row is zero.
@@ -36,12 +36,12 @@ struct Accumulators {
 
   __attribute__((always_inline)) void add(const bfloat16_t* a, int64_t lda, const bfloat16_t* b) {
     bfloat16x8_t rows[kPairs];
-#pragma GCC unroll 3
+#pragma GCC unroll 2
     for (int i = 0; i < kPairs; ++i) rows[i] = load_pair(a, lda, i);
-#pragma GCC unroll 8
-    for (int j = 0; j < kColumns; ++j) {
+#pragma GCC unroll 12
+    for (int j = 0; j < kColumns / 2; ++j) {
       const bfloat16x8_t columns = vld1q_bf16(b + 8 * j);
-#pragma GCC unroll 3
+#pragma GCC unroll 2
       for (int i = 0; i < kPairs; ++i) v[i][j] = vbfmmlaq_f32(v[i][j], rows[i], columns);
     }
   }
@@ -55,28 +55,29 @@ struct Accumulators {
 
   __attribute__((always_inline)) void store(const GemmTile& tile) const {
     auto* c = static_cast<float*>(tile.c);
-#pragma GCC unroll 6
-    for (int r = 0; r < kRows; ++r, c += tile.ldc) {
-      if (tile.n == kNr) {
 #pragma GCC unroll 4
-        for (int j = 0; j < kNr / 4; ++j) {
+    for (int r = 0; r < kRows; ++r, c += tile.ldc) {
+      if (tile.n == kColumns) {
+#pragma GCC unroll 6
+        for (int j = 0; j < kColumns / 4; ++j) {
           const float32x4_t sum = row(r, j);
           vst1q_f32(c + 4 * j, tile.accumulate ? vaddq_f32(sum, vld1q_f32(c + 4 * j)) : sum);
         }
       } else {
-        float sums[kNr];
-#pragma GCC unroll 4
-        for (int j = 0; j < kNr / 4; ++j) vst1q_f32(sums + 4 * j, row(r, j));
+        float sums[kColumns];
+#pragma GCC unroll 6
+        for (int j = 0; j < kColumns / 4; ++j) vst1q_f32(sums + 4 * j, row(r, j));
         for (int64_t j = 0; j < tile.n; ++j) c[j] = tile.accumulate ? c[j] + sums[j] : sums[j];
       }
     }
   }
 };
 
-struct Bf16 {
-  template <int kRows>
+template <int kRows>
+struct Bf16Rows {
+  template <int kGroups>
   static void run(const GemmTile& tile) {
-    Accumulators<kRows> c;
+    Accumulators<kRows, kGroups * kGroup> c;
     for (int64_t i = 0; i < tile.batch; ++i) {
       const auto* a = static_cast<const bfloat16_t*>(tile.a[i]);
       const auto* b = static_cast<const bfloat16_t*>(tile.b[i]);
@@ -86,10 +87,17 @@ struct Bf16 {
   }
 };
 
+struct Bf16 {
+  template <int kRows>
+  static void run(const GemmTile& tile) {
+    dispatch_count<Bf16Rows<kRows>, kNr / kGroup>((tile.n + kGroup - 1) / kGroup, tile);
+  }
+};
+
 }  // namespace
 
-constinit const GemmKernel gemm_bf16_bf16_f32_6x16k4_neon_bf16{
-    "gemm_bf16_bf16_f32_6x16k4_neon_bf16",
+constinit const GemmKernel gemm_bf16_bf16_f32_4x24k4_neon_bf16{
+    "gemm_bf16_bf16_f32_4x24k4_neon_bf16",
     Isa::neon_bf16,
     DType::bf16,
     DType::bf16,
