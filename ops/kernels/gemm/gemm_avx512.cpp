@@ -124,8 +124,8 @@ constinit const GemmKernel gemm_f32_f32_f32_14x32_avx512{"gemm_f32_f32_f32_14x32
                                                          kNr,
                                                          1,
                                                          1,
-                                                         dispatch_rows<F32>,
-                                                         dispatch_rows<F32Outer>,
+                                                         dispatch_rows<F32, kMr>,
+                                                         dispatch_rows<F32Outer, kMr>,
                                                          true};
 constinit const GemmKernel gemm_bf16_bf16_f32_14x32k2_avx512{"gemm_bf16_bf16_f32_14x32k2_avx512",
                                                              Isa::avx512,
@@ -136,6 +136,6 @@ constinit const GemmKernel gemm_bf16_bf16_f32_14x32k2_avx512{"gemm_bf16_bf16_f32
                                                              kNr,
                                                              2,
                                                              2,
-                                                             dispatch_rows<Bf16>};
+                                                             dispatch_rows<Bf16, kMr>};
 
 }  // namespace quern::kernels

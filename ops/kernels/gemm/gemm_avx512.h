@@ -4,6 +4,7 @@
 #include <immintrin.h>
 
 #include "quern/ops/kernels/gemm/gemm_records.h"
+#include "quern/ops/kernels/gemm/gemm_rows.h"
 
 namespace quern::kernels {
 namespace {
@@ -107,27 +108,6 @@ __attribute__((always_inline)) inline void fetch_row(const void* b) {
   const char* later = static_cast<const char*>(b) + 4096;
   _mm_prefetch(later, _MM_HINT_T0);
   _mm_prefetch(later + 64, _MM_HINT_T0);
-}
-
-/// Calls Kernel::run<m>: a tile with fewer rows neither reads nor writes those that are missing.
-template <class Kernel>
-void dispatch_rows(const GemmTile& tile) {
-  switch (tile.m) {
-    case 1: return Kernel::template run<1>(tile);
-    case 2: return Kernel::template run<2>(tile);
-    case 3: return Kernel::template run<3>(tile);
-    case 4: return Kernel::template run<4>(tile);
-    case 5: return Kernel::template run<5>(tile);
-    case 6: return Kernel::template run<6>(tile);
-    case 7: return Kernel::template run<7>(tile);
-    case 8: return Kernel::template run<8>(tile);
-    case 9: return Kernel::template run<9>(tile);
-    case 10: return Kernel::template run<10>(tile);
-    case 11: return Kernel::template run<11>(tile);
-    case 12: return Kernel::template run<12>(tile);
-    case 13: return Kernel::template run<13>(tile);
-    default: return Kernel::template run<14>(tile);
-  }
 }
 
 }  // namespace

@@ -143,8 +143,8 @@ constinit const GemmKernel gemm_bf16_bf16_f32_14x32k2_avx512_bf16{
     kNr,
     2,
     2,
-    dispatch_rows<Bf16>,
-    dispatch_rows<Bf16Outer>,
+    dispatch_rows<Bf16, kMr>,
+    dispatch_rows<Bf16Outer, kMr>,
     true};
 
 }  // namespace quern::kernels

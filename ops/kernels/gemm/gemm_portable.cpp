@@ -2,6 +2,7 @@
 // vectorise the loop over k): eight accumulators, two vectors of B and one of A fit the 16
 // registers of SSE2.
 #include "quern/ops/kernels/gemm/gemm_records.h"
+#include "quern/ops/kernels/gemm/gemm_rows.h"
 #include "quern/tensor/bfloat16.h"
 
 namespace quern::kernels {
@@ -22,44 +23,36 @@ struct Lanes {
   }
 };
 
-template <class T, class Acc, int kRows>
-void run(const GemmTile& tile) {
-  using Vector = typename Lanes<Acc>::Vector;
-  constexpr int kLanes = Lanes<Acc>::count, kNr = 2 * kLanes;
-  Vector lo[kRows] = {}, hi[kRows] = {};
-  for (int64_t i = 0; i < tile.batch; ++i) {
-    const T* a = static_cast<const T*>(tile.a[i]);
-    const T* b = static_cast<const T*>(tile.b[i]);
-    for (int64_t p = 0; p < tile.k; ++p, b += kNr) {
-      const Vector b_lo = Lanes<Acc>::load(b), b_hi = Lanes<Acc>::load(b + kLanes);
+template <class T, class Acc>
+struct Product {
+  template <int kRows>
+  static void run(const GemmTile& tile) {
+    using Vector = typename Lanes<Acc>::Vector;
+    constexpr int kLanes = Lanes<Acc>::count, kNr = 2 * kLanes;
+    Vector lo[kRows] = {}, hi[kRows] = {};
+    for (int64_t i = 0; i < tile.batch; ++i) {
+      const T* a = static_cast<const T*>(tile.a[i]);
+      const T* b = static_cast<const T*>(tile.b[i]);
+      for (int64_t p = 0; p < tile.k; ++p, b += kNr) {
+        const Vector b_lo = Lanes<Acc>::load(b), b_hi = Lanes<Acc>::load(b + kLanes);
 #pragma GCC unroll 4
-      for (int r = 0; r < kRows; ++r) {
-        const auto x = static_cast<Acc>(a[r * tile.lda + p]);
-        lo[r] += x * b_lo;
-        hi[r] += x * b_hi;
+        for (int r = 0; r < kRows; ++r) {
+          const auto x = static_cast<Acc>(a[r * tile.lda + p]);
+          lo[r] += x * b_lo;
+          hi[r] += x * b_hi;
+        }
+      }
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) {
+      Acc* c = static_cast<Acc*>(tile.c) + r * tile.ldc;
+      for (int64_t j = 0; j < tile.n; ++j) {
+        const Acc sum = j < kLanes ? lo[r][j] : hi[r][j - kLanes];
+        c[j] = tile.accumulate ? c[j] + sum : sum;
       }
     }
   }
-#pragma GCC unroll 4
-  for (int r = 0; r < kRows; ++r) {
-    Acc* c = static_cast<Acc*>(tile.c) + r * tile.ldc;
-    for (int64_t j = 0; j < tile.n; ++j) {
-      const Acc sum = j < kLanes ? lo[r][j] : hi[r][j - kLanes];
-      c[j] = tile.accumulate ? c[j] + sum : sum;
-    }
-  }
-}
-
-/// A tile with fewer rows neither reads nor writes those that are missing.
-template <class T, class Acc>
-void dispatch_rows(const GemmTile& tile) {
-  switch (tile.m) {
-    case 1: return run<T, Acc, 1>(tile);
-    case 2: return run<T, Acc, 2>(tile);
-    case 3: return run<T, Acc, 3>(tile);
-    default: return run<T, Acc, kMr>(tile);
-  }
-}
+};
 
 }  // namespace
 
@@ -72,26 +65,28 @@ constinit const GemmKernel gemm_f32_f32_f32_4x8_portable{"gemm_f32_f32_f32_4x8_p
                                                          8,
                                                          1,
                                                          1,
-                                                         dispatch_rows<float, float>};
-constinit const GemmKernel gemm_bf16_bf16_f32_4x8_portable{"gemm_bf16_bf16_f32_4x8_portable",
-                                                           Isa::portable,
-                                                           DType::bf16,
-                                                           DType::bf16,
-                                                           DType::f32,
-                                                           kMr,
-                                                           8,
-                                                           1,
-                                                           1,
-                                                           dispatch_rows<bfloat16, float>};
-constinit const GemmKernel gemm_f64_f64_f64_4x4_portable{"gemm_f64_f64_f64_4x4_portable",
-                                                         Isa::portable,
-                                                         DType::f64,
-                                                         DType::f64,
-                                                         DType::f64,
-                                                         kMr,
-                                                         4,
-                                                         1,
-                                                         1,
-                                                         dispatch_rows<double, double>};
+                                                         dispatch_rows<Product<float, float>, kMr>};
+constinit const GemmKernel gemm_bf16_bf16_f32_4x8_portable{
+    "gemm_bf16_bf16_f32_4x8_portable",
+    Isa::portable,
+    DType::bf16,
+    DType::bf16,
+    DType::f32,
+    kMr,
+    8,
+    1,
+    1,
+    dispatch_rows<Product<bfloat16, float>, kMr>};
+constinit const GemmKernel gemm_f64_f64_f64_4x4_portable{
+    "gemm_f64_f64_f64_4x4_portable",
+    Isa::portable,
+    DType::f64,
+    DType::f64,
+    DType::f64,
+    kMr,
+    4,
+    1,
+    1,
+    dispatch_rows<Product<double, double>, kMr>};
 
 }  // namespace quern::kernels
