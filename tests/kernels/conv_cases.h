@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string_view>
 #include <vector>
 
 #include "amx_emulation.h"
@@ -22,7 +23,8 @@ struct Pair {
   int64_t h, w;
 };
 struct Case {
-  int64_t n, groups, ic, oc;  // channels of all groups
+  std::string_view name = {};  // of those that tests pick
+  int64_t n, groups, ic, oc;   // channels of all groups
   Pair size, kernel, stride = {1, 1}, pad = {0, 0}, dilation = {1, 1};
 
   ConvProblem problem(DType dtype, MemoryFormat format) const {
@@ -53,17 +55,25 @@ struct Case {
 inline const std::vector<Case> kCases{
     // 1×1: linearised, copied for odd channels, strided
     {.n = 2, .groups = 1, .ic = 32, .oc = 33, .size = {7, 7}, .kernel = {1, 1}},
-    {.n = 3, .groups = 1, .ic = 17, .oc = 5, .size = {5, 9}, .kernel = {1, 1}},
+    {.name = "1×1, odd", .n = 3, .groups = 1, .ic = 17, .oc = 5, .size = {5, 9}, .kernel = {1, 1}},
     {.n = 2, .groups = 1, .ic = 64, .oc = 65, .size = {9, 8}, .kernel = {1, 1}, .stride = {2, 2}},
     {.n = 1, .groups = 1, .ic = 16, .oc = 16, .size = {3, 3}, .kernel = {1, 1}, .pad = {1, 2}},
     {.n = 1, .groups = 1, .ic = 1, .oc = 1, .size = {1, 1}, .kernel = {1, 1}},
     // channels that collide in a cache set
     {.n = 1, .groups = 1, .ic = 1024, .oc = 3, .size = {3, 5}, .kernel = {1, 1}},
     // 3×3, even and odd everything
-    {.n = 2, .groups = 1, .ic = 33, .oc = 65, .size = {7, 7}, .kernel = {3, 3}, .pad = {1, 1}},
+    {.name = "3×3, odd",
+     .n = 2,
+     .groups = 1,
+     .ic = 33,
+     .oc = 65,
+     .size = {7, 7},
+     .kernel = {3, 3},
+     .pad = {1, 1}},
     {.n = 1, .groups = 1, .ic = 16, .oc = 32, .size = {14, 28}, .kernel = {3, 3}, .pad = {1, 1}},
     {.n = 2, .groups = 1, .ic = 16, .oc = 17, .size = {8, 9}, .kernel = {3, 3}},
-    {.n = 2,
+    {.name = "3×3, stride 2",
+     .n = 2,
      .groups = 1,
      .ic = 18,
      .oc = 3,
@@ -71,7 +81,8 @@ inline const std::vector<Case> kCases{
      .kernel = {3, 3},
      .stride = {2, 2},
      .pad = {1, 1}},
-    {.n = 1,
+    {.name = "3×3, stride 3",
+     .n = 1,
      .groups = 1,
      .ic = 17,
      .oc = 33,
@@ -96,7 +107,8 @@ inline const std::vector<Case> kCases{
      .kernel = {3, 3},
      .pad = {2, 2},
      .dilation = {2, 2}},
-    {.n = 1,
+    {.name = "3×3, strides and dilations",
+     .n = 1,
      .groups = 1,
      .ic = 20,
      .oc = 5,
@@ -133,7 +145,8 @@ inline const std::vector<Case> kCases{
      .stride = {2, 2},
      .pad = {1, 1}},
     // few channels: taps folded into the reduction
-    {.n = 2,
+    {.name = "stem",
+     .n = 2,
      .groups = 1,
      .ic = 3,
      .oc = 33,
@@ -159,8 +172,16 @@ inline const std::vector<Case> kCases{
      .pad = {2, 2},
      .dilation = {1, 2}},
     // groups, depthwise
-    {.n = 2, .groups = 2, .ic = 34, .oc = 66, .size = {6, 7}, .kernel = {3, 3}, .pad = {1, 1}},
-    {.n = 1,
+    {.name = "2 groups",
+     .n = 2,
+     .groups = 2,
+     .ic = 34,
+     .oc = 66,
+     .size = {6, 7},
+     .kernel = {3, 3},
+     .pad = {1, 1}},
+    {.name = "3 groups, stride 2",
+     .n = 1,
      .groups = 3,
      .ic = 9,
      .oc = 15,
@@ -185,7 +206,14 @@ inline const std::vector<Case> kCases{
     {.n = 1, .groups = 1, .ic = 16, .oc = 9, .size = {1, 40}, .kernel = {1, 5}, .pad = {0, 2}},
     // reductions, blocks of rows and images larger than a cache
     {.n = 5, .groups = 1, .ic = 560, .oc = 3, .size = {4, 4}, .kernel = {3, 3}, .pad = {1, 1}},
-    {.n = 2, .groups = 1, .ic = 40, .oc = 2, .size = {70, 64}, .kernel = {3, 3}, .pad = {1, 1}},
+    {.name = "3×3, larger than a cache",
+     .n = 2,
+     .groups = 1,
+     .ic = 40,
+     .oc = 2,
+     .size = {70, 64},
+     .kernel = {3, 3},
+     .pad = {1, 1}},
     {.n = 2,
      .groups = 1,
      .ic = 72,
@@ -195,7 +223,14 @@ inline const std::vector<Case> kCases{
      .stride = {2, 2},
      .pad = {1, 1}},
     // 3×3 by tiles: cells that share a block, outputs beyond the input
-    {.n = 1, .groups = 1, .ic = 34, .oc = 40, .size = {9, 9}, .kernel = {3, 3}, .pad = {1, 1}},
+    {.name = "3×3, cells that share a block",
+     .n = 1,
+     .groups = 1,
+     .ic = 34,
+     .oc = 40,
+     .size = {9, 9},
+     .kernel = {3, 3},
+     .pad = {1, 1}},
     {.n = 3, .groups = 1, .ic = 35, .oc = 34, .size = {5, 2}, .kernel = {3, 3}, .pad = {2, 2}},
     {.n = 1, .groups = 1, .ic = 9, .oc = 7, .size = {1, 600}, .kernel = {3, 3}, .pad = {1, 0}},
     // gradients of filters cut by both channels
@@ -203,6 +238,12 @@ inline const std::vector<Case> kCases{
     // more rows than are summed up in f32, in whole panels of either pass
     {.n = 2, .groups = 1, .ic = 32, .oc = 64, .size = {14, 21}, .kernel = {1, 1}},
 };
+
+inline const Case& case_of(std::string_view name) {
+  const auto found = std::ranges::find(kCases, name, &Case::name);
+  REQUIRE(found != kCases.end());
+  return *found;
+}
 
 /// -3 ... 3, exact in every dtype.
 inline std::vector<double> integers(int64_t count, uint32_t seed) {
@@ -212,6 +253,17 @@ inline std::vector<double> integers(int64_t count, uint32_t seed) {
     state = state * 1664525u + 1013904223u;
     value = static_cast<double>(state >> 16) / 65536 * 7;
     value = std::floor(value) - 3;
+  }
+  return values;
+}
+
+/// Like numbers of a network, exact in f32: both signs, mostly below 1.
+inline std::vector<double> waves(int64_t count, double phase) {
+  std::vector<double> values(static_cast<size_t>(count));
+  for (size_t i = 0; i < values.size(); ++i) {
+    const double t = static_cast<double>(i);
+    values[i] = static_cast<double>(
+        static_cast<float>(std::sin(12.9898 * t + phase) * std::cos(0.37 * t * t)));
   }
   return values;
 }

@@ -127,13 +127,15 @@ TEST_CASE("Every engine equals the reference on shapes drawn at random") {
 }
 
 TEST_CASE("The reference in f32 and bf16 equals the reference in f64") {
-  for (size_t i : {1u, 9u, 14u, 24u}) {
+  for (const char* name :
+       {"1×1, odd", "3×3, stride 2", "3×3, strides and dilations", "3 groups, stride 2"}) {
+    const Case& c = case_of(name);
     for (MemoryFormat format : kFormats) {
-      const ConvProblem exact = kCases[i].problem(DType::f64, format);
+      const ConvProblem exact = c.problem(DType::f64, format);
       const Data data(exact);
       const Results expected = run(exact, conv_reference, f64_gemm(), data);
       for (DType dtype : {DType::f32, DType::bf16}) {
-        const Results got = run(kCases[i].problem(dtype, format), conv_reference, f64_gemm(), data);
+        const Results got = run(c.problem(dtype, format), conv_reference, f64_gemm(), data);
         CHECK(got.y == rounded(expected.y, dtype));
         CHECK(got.y_bias == rounded(expected.y_bias, dtype));
         CHECK(got.dx == rounded(expected.dx, dtype));
@@ -191,8 +193,9 @@ TEST_CASE("Rounding stays within the bound of one f32 sum") {
 
 TEST_CASE("Results have the same bits with 1, 2 and 3 threads") {
   const int before = num_threads();
-  for (const Case& c : {kCases[6], kCases[19], kCases[33], kCases[35]}) {
-    const ConvProblem p = c.problem(DType::f32, MemoryFormat::channels_last);
+  for (const char* name :
+       {"3×3, odd", "stem", "3×3, larger than a cache", "3×3, cells that share a block"}) {
+    const ConvProblem p = case_of(name).problem(DType::f32, MemoryFormat::channels_last);
     Data data(p);
     for (auto* values : {&data.x, &data.w, &data.dy})
       for (double& value : *values)
@@ -217,7 +220,7 @@ TEST_CASE("Results have the same bits with 1, 2 and 3 threads") {
 TEST_CASE("The gradient of the bias sums dy") {
   for (MemoryFormat format : kFormats) {
     for (DType dtype : {DType::f32, DType::bf16, DType::f64}) {
-      const ConvProblem p = kCases[10].problem(dtype, format);
+      const ConvProblem p = case_of("3×3, stride 3").problem(dtype, format);
       const Data data(p);
       Buffer dy(dtype, data.dy), db(sum_dtype(dtype), p.oc);
       conv_bias_grad(p, dy.data(), db.data());
@@ -234,6 +237,6 @@ TEST_CASE("The gradient of the bias sums dy") {
 }
 
 TEST_CASE("A problem names itself as the field does") {
-  CHECK_EQ(kCases[23].problem(DType::f32, MemoryFormat::contiguous).to_string(),
+  CHECK_EQ(case_of("2 groups").problem(DType::f32, MemoryFormat::contiguous).to_string(),
            "mb2_g2ic34oc66_ih6oh6kh3sh1dh0ph1_iw7ow7kw3sw1dw0pw1");
 }

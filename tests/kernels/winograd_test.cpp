@@ -1,33 +1,23 @@
-// Winograd's transforms on every instruction set, and what its convolutions round. That they are exact
-// where nothing is rounded is tested with all engines in conv_test.cpp and conv_fusion_test.cpp.
+// What Winograd's convolutions round, and where they are taken. That they are exact where nothing is rounded is
+// tested with all engines in conv_test.cpp and conv_fusion_test.cpp.
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <limits>
 #include <vector>
 
 #include "conv_cases.h"
-#include "quern/ops/kernels/conv/winograd_registry.h"
 #include "records.h"
+#include "tensor/run_self.h"
+#include "winograd_matrices.h"
 
 using namespace quern;
 using namespace quern::kernels;
 using namespace quern::test;
 
 namespace {
-
-/// Like numbers of a network, exact in f32: both signs, mostly below 1.
-std::vector<double> waves(int64_t count, double phase) {
-  std::vector<double> values(static_cast<size_t>(count));
-  for (size_t i = 0; i < values.size(); ++i) {
-    const double t = static_cast<double>(i);
-    values[i] = static_cast<double>(
-        static_cast<float>(std::sin(12.9898 * t + phase) * std::cos(0.37 * t * t)));
-  }
-  return values;
-}
 
 /// Forward or dgrad of one engine, from plain data.
 std::vector<double> convolve(const ConvProblem& p, ConvPass pass, const ConvKernel& kernel,
@@ -54,79 +44,6 @@ std::vector<double> convolve_wgrad(const ConvProblem& p, const ConvKernel& kerne
   CHECK(dw.guarded());
   return dw.values();
 }
-
-using Matrix = std::vector<std::vector<double>>;
-
-Matrix product(const Matrix& a, const Matrix& b) {
-  Matrix c(a.size(), std::vector<double>(b[0].size()));
-  for (size_t i = 0; i < a.size(); ++i)
-    for (size_t j = 0; j < b[0].size(); ++j)
-      for (size_t k = 0; k < b.size(); ++k) c[i][j] += a[i][k] * b[k][j];
-  return c;
-}
-Matrix transposed(const Matrix& a) {
-  Matrix t(a[0].size(), std::vector<double>(a.size()));
-  for (size_t i = 0; i < a.size(); ++i)
-    for (size_t j = 0; j < a[0].size(); ++j) t[j][i] = a[i][j];
-  return t;
-}
-
-/// The matrices of F(m×m, 3×3), and how often a term is rounded by them: a constant, each product and each
-/// addition on its way, along both axes.
-struct Winograd {
-  int64_t m;
-  Matrix bt, g, at;
-  int64_t bt_roundings, g_roundings, at_roundings;
-};
-
-const Winograd kF2{.m = 2,
-                   .bt = {{1, 0, -1, 0}, {0, 1, 1, 0}, {0, -1, 1, 0}, {0, 1, 0, -1}},
-                   .g = {{1, 0, 0}, {.5, .5, .5}, {.5, -.5, .5}, {0, 0, 1}},
-                   .at = {{1, 1, 1, 0}, {0, 1, -1, -1}},
-                   .bt_roundings = 2,
-                   .g_roundings = 4,
-                   .at_roundings = 4};
-
-/// On the points 0, ±2/3, ±3/2 and ∞: powers of the points in Aᵀ, and in G over Π (point - other points);
-/// coefficients of the products of (x - other points) in Bᵀ [Lavin & Gray, 5.1].
-const Winograd kF4 = [] {
-  const std::array points{0.0, 2.0 / 3, -2.0 / 3, 1.5, -1.5};
-  Winograd f{.m = 4,
-             .bt = Matrix(6, std::vector<double>(6)),
-             .g = Matrix(6, std::vector<double>(3)),
-             .at = Matrix(4, std::vector<double>(6)),
-             .bt_roundings = 12,
-             .g_roundings = 8,
-             .at_roundings = 10};
-  for (size_t i = 0; i <= points.size(); ++i) {
-    std::vector<double> polynomial{1};
-    double scale = 1;
-    for (size_t j = 0; j < points.size(); ++j) {
-      if (j == i) continue;
-      polynomial.insert(polynomial.begin(), 0);
-      for (size_t k = 0; k + 1 < polynomial.size(); ++k)
-        polynomial[k] -= points[j] * polynomial[k + 1];
-      if (i < points.size()) scale *= points[i] - points[j];
-    }
-    std::copy(polynomial.begin(), polynomial.end(), f.bt[i].begin());
-    const auto power = [&](size_t k, size_t highest) {
-      return i == points.size() ? static_cast<double>(k == highest)
-                                : std::pow(points[i], static_cast<double>(k));
-    };
-    for (size_t k = 0; k < 3; ++k) f.g[i][k] = power(k, 2) / scale;
-    for (size_t k = 0; k < 4; ++k) f.at[k][i] = power(k, 3);
-  }
-  return f;
-}();
-
-/// |m|
-Matrix size_of(Matrix m) {
-  for (auto& row : m)
-    for (double& v : row) v = std::abs(v);
-  return m;
-}
-/// l·m·lᵀ
-Matrix transform(const Matrix& l, const Matrix& m) { return product(product(l, m), transposed(l)); }
 
 /// |Bᵀ|·|d|·|B| of the tile whose first output is (top, left).
 Matrix source_magnitude(const Winograd& f, const ConvProblem& p, const std::vector<double>& x,
@@ -249,122 +166,6 @@ double error(const std::vector<double>& got, const std::vector<double>& expected
 
 }  // namespace
 
-TEST_CASE("Transforms of 2×2 outputs equal the reference's on every instruction set") {
-  // Integers, and multiples of a quarter: exact.
-  constexpr int64_t tiles = 3, pitch = 41, width = 2 * tiles + 2;
-  for (int64_t channels : {1, 7, 16, 24, 40}) {
-    const auto results = [&](const WinogradKernel& kernel) {
-      Buffer image(DType::f32, integers(4 * width * pitch, 1));
-      Buffer filters(DType::f32, integers(2 * 9 * pitch, 2));
-      Buffer m(DType::f32, integers(16 * tiles * pitch, 3));
-      Buffer v(DType::f32, 16 * tiles * pitch), u(DType::f32, 16 * 2 * pitch),
-          turned(DType::f32, 16 * 2 * pitch), y(DType::f32, 2 * 2 * tiles * pitch),
-          dy(DType::f32, 16 * tiles * pitch), dg(DType::f32, 2 * 9 * pitch);
-      const auto floats = [](void* p) { return static_cast<float*>(p); };
-      WinogradTiles t{.from = floats(image.data()),
-                      .to = floats(v.data()),
-                      .row = width * pitch,
-                      .pixel = pitch,
-                      .point = tiles * pitch,
-                      .tile = pitch,
-                      .tiles = tiles,
-                      .channels = channels};
-      kernel.f2.source(t);
-      t.to = floats(dy.data());
-      kernel.f2.output_gradient(t);
-      t.from = floats(m.data()), t.to = floats(y.data()), t.row = 2 * tiles * pitch;
-      kernel.f2.output(t);
-      WinogradFilters f{.from = floats(filters.data()),
-                        .to = floats(u.data()),
-                        .filter = 9 * pitch,
-                        .tap = pitch,
-                        .point = 2 * pitch,
-                        .row = pitch,
-                        .filters = 2,
-                        .columns = channels};
-      kernel.f2.weight(f);
-      f.from += 8 * pitch, f.tap = -pitch, f.to = floats(turned.data());
-      kernel.f2.weight(f);
-      f.from = floats(m.data()), f.tap = pitch, f.to = floats(dg.data());
-      kernel.f2.weight_gradient(f);
-      for (const Buffer* b : {&v, &u, &turned, &y, &dy, &dg}) CHECK(b->guarded());
-      return std::array{v.values(), u.values(),  turned.values(),
-                        y.values(), dy.values(), dg.values()};
-    };
-    const auto expected = results(conv_winograd_reference);
-    each_runnable(winograd_kernels(), [&](const WinogradKernel& kernel) {
-      CAPTURE(std::string(kernel.name));
-      CAPTURE(channels);
-      CHECK(results(kernel) == expected);
-    });
-  }
-}
-
-TEST_CASE("Transforms of 4×4 outputs are their matrices' on every instruction set") {
-  // Each input is rounded at most 14 times on its way through the reference: by a constant, a product and 5
-  // additions along an axis.
-  constexpr int64_t tiles = 2, pitch = 23, points = 36;
-  constexpr int64_t width = 4 * tiles + 2;
-  const auto check = [&](const Matrix& l, auto from, auto to) {
-    Matrix in(l[0].size(), std::vector<double>(l[0].size()));
-    for (size_t i = 0; i < in.size(); ++i)
-      for (size_t j = 0; j < in.size(); ++j) in[i][j] = from(i, j);
-    const Matrix out = transform(l, in), size = transform(size_of(l), size_of(in));
-    double worst = 0;
-    for (size_t i = 0; i < out.size(); ++i)
-      for (size_t j = 0; j < out.size(); ++j)
-        worst = std::max(worst, std::abs(to(i, j) - out[i][j]) / (15 * kRoundoff * size[i][j]));
-    CHECK(worst <= 1.0);
-  };
-  each_runnable(winograd_kernels(), [&](const WinogradKernel& kernel) {
-    for (int64_t channels : {1, 16, 23}) {
-      CAPTURE(channels);
-      Buffer image(DType::f32, waves(6 * width * pitch, 1)),
-          m(DType::f32, waves(points * tiles * pitch, 2));
-      Buffer filters(DType::f32, waves(2 * 9 * pitch, 3));
-      Buffer v(DType::f32, points * tiles * pitch), y(DType::f32, 4 * 4 * tiles * pitch),
-          u(DType::f32, points * 2 * pitch);
-      const auto floats = [](Buffer& b) { return static_cast<float*>(b.data()); };
-      WinogradTiles t{.from = floats(image),
-                      .to = floats(v),
-                      .row = width * pitch,
-                      .pixel = pitch,
-                      .point = tiles * pitch,
-                      .tile = pitch,
-                      .tiles = tiles,
-                      .channels = channels};
-      kernel.f4.source(t);
-      t.from = floats(m), t.to = floats(y), t.row = 4 * tiles * pitch;
-      kernel.f4.output(t);
-      kernel.f4.weight({.from = floats(filters),
-                        .to = floats(u),
-                        .filter = 9 * pitch,
-                        .tap = pitch,
-                        .point = 2 * pitch,
-                        .row = pitch,
-                        .filters = 2,
-                        .columns = channels});
-      for (const Buffer* b : {&v, &y, &u}) CHECK(b->guarded());
-      const auto at = [&](Buffer& b, size_t row, size_t columns, size_t column, int64_t c) {
-        return static_cast<double>(static_cast<float*>(
-            b.data())[(row * columns + column) * pitch + static_cast<size_t>(c)]);
-      };
-      for (int64_t c = 0; c < channels; ++c)
-        for (size_t tile = 0; tile < tiles; ++tile) {
-          check(
-              kF4.bt, [&](size_t i, size_t j) { return at(image, i, width, 4 * tile + j, c); },
-              [&](size_t i, size_t j) { return at(v, 6 * i + j, tiles, tile, c); });
-          check(
-              kF4.at, [&](size_t i, size_t j) { return at(m, 6 * i + j, tiles, tile, c); },
-              [&](size_t i, size_t j) { return at(y, i, 4 * tiles, 4 * tile + j, c); });
-          check(
-              kF4.g, [&](size_t i, size_t j) { return at(filters, tile, 9, 3 * i + j, c); },
-              [&](size_t i, size_t j) { return at(u, 6 * i + j, 2, tile, c); });
-        }
-    }
-  });
-}
-
 TEST_CASE("Rounding stays within Winograd's bound") {
   // Of `magnitude`, each output's terms are rounded by the transforms and at most once for each of C products
   // that are added up: with n such roundings an error of at most γ(n) = n·u / (1 - n·u) times the magnitude
@@ -410,29 +211,30 @@ TEST_CASE("Rounding stays within Winograd's bound") {
 }
 
 TEST_CASE("Winograd's error is no larger than that of plain sums") {
-  // Root mean squares over a convolution of ResNet-50. Sums are shorter, their terms larger: measured were 0.6
-  // of plain sums' error forward, where they add up 9 times as many terms, and 1.0 in the weight's gradient,
-  // 1.4 with the tiles of SVE's 512 bits.
+  // Root mean squares over a convolution of ResNet-50, against one f32 sum for each result, as the reference
+  // has it. (An engine cuts its sums where its tiles and the caches want it: in the weight's gradient,
+  // conv_brgemm adds up two ranges of pixels with SVE's tiles of 512 bits, one with others, and is √2 times as
+  // accurate.) Winograd's sums are shorter, their terms larger: measured were 0.6 of plain sums' error
+  // forward, where they add up 9 times as many terms, and 0.97 in the weight's gradient.
   const Case c{
       .n = 1, .groups = 1, .ic = 128, .oc = 32, .size = {14, 14}, .kernel = {3, 3}, .pad = {1, 1}};
   const ConvProblem p = c.problem(DType::f32, MemoryFormat::channels_last);
   const ConvProblem exact = c.problem(DType::f64, MemoryFormat::channels_last);
   const std::vector<double> x = waves(p.n * p.ic * p.ih * p.iw, 3), w = waves(p.oc * p.ic * 9, 4),
                             dy = waves(p.n * p.oc * p.oh * p.ow, 5);
-  const auto compare = [&](double most, const auto& convolution) {
+  const auto compare = [&](const auto& convolution) {
     const std::vector<double> expected = convolution(exact, conv_reference);
     const double winograd = error(convolution(p, conv_winograd), expected);
-    const double plain = error(convolution(p, conv_brgemm), expected);
+    const double plain = error(convolution(p, conv_reference), expected);
     CAPTURE(winograd);
     CAPTURE(plain);
-    CHECK(winograd <= most * plain);
+    CHECK(winograd <= plain);
   };
-  compare(1, [&](const ConvProblem& q, const ConvKernel& kernel) {
+  compare([&](const ConvProblem& q, const ConvKernel& kernel) {
     return convolve(q, ConvPass::forward, kernel, x, w);
   });
-  const GemmKernel& gemm = select_gemm_kernel(DType::f32);
-  if (!gemm.run_outer) return;
-  compare(gemm.scalable ? 1.5 : 1.1, [&](const ConvProblem& q, const ConvKernel& kernel) {
+  if (!select_gemm_kernel(DType::f32).run_outer) return;
+  compare([&](const ConvProblem& q, const ConvKernel& kernel) {
     return convolve_wgrad(q, kernel, x, dy);
   });
 }
@@ -453,7 +255,7 @@ TEST_CASE("The error of tiles of 4×4 is close to that of plain sums") {
     const std::vector<double> expected = convolve(exact, ConvPass::forward, conv_reference, x, w);
     const double winograd =
         error(convolve(p, ConvPass::forward, conv_winograd_4x4, x, w), expected);
-    const double plain = error(convolve(p, ConvPass::forward, conv_brgemm, x, w), expected);
+    const double plain = error(convolve(p, ConvPass::forward, conv_reference, x, w), expected);
     CAPTURE(winograd);
     CAPTURE(plain);
     CHECK(winograd <= 1e-6);
@@ -509,4 +311,30 @@ TEST_CASE("Winograd is taken where it can and pays") {
   CHECK_EQ(reason(good), "tiles of 4×4 reach far beyond the output");
   other.size = {12, 12}, other.n = 16;
   CHECK_EQ(reason(other), "few tiles take longer to transform the weight");
+}
+
+TEST_CASE("child: winograd" * doctest::skip()) {
+  const Case c{
+      .n = 1, .groups = 1, .ic = 64, .oc = 64, .size = {14, 14}, .kernel = {3, 3}, .pad = {1, 1}};
+  for (DType dtype : {DType::f32, DType::bf16, DType::f64}) {
+    std::string taken;
+    try {
+      taken =
+          plan_conv(c.problem(dtype, MemoryFormat::channels_last), ConvPass::forward).kernel->name;
+    } catch (const Error& error) {
+      taken = error.what();
+    }
+    fmt::print("{}: {}\n", dtype, taken);
+  }
+}
+
+TEST_CASE("QUERN_WINOGRAD switches Winograd off, and is checked by the first convolution") {
+  const auto child = [](const std::string& value) {
+    return run_self("QUERN_WINOGRAD=" + value, "child: winograd");
+  };
+  CHECK(contains(child(""), "f32: winograd\nbf16: brgemm\nf64: brgemm\n"));
+  CHECK(contains(child("1"), "f32: winograd\nbf16: brgemm\nf64: brgemm\n"));
+  CHECK(contains(child("0"), "f32: brgemm\nbf16: brgemm\nf64: brgemm\n"));
+  const std::string error = "[conv2d] QUERN_WINOGRAD: expected 0 or 1, got \"off\"\n";
+  CHECK(contains(child("off"), "f32: " + error + "bf16: " + error + "f64: " + error));
 }
