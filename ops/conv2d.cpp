@@ -35,7 +35,7 @@ Tensor conv2d(const Tensor& x_any, const Tensor& weight_any, const Tensor& bias,
   {
     const Tensor b =
         bias.defined() ? raw::contiguous(raw::to(bias, sum_dtype(problem.dtype))) : bias;
-    const ConvPlan plan = plan_conv(problem, ConvPass::forward);
+    const ConvPlan plan = detail::conv_plan(problem, ConvPass::forward);
     const detail::PackedWeight packed(plan, weight);
     conv_forward(plan, source.raw(), packed.data(), y.raw(),
                  {.shift = b.defined() ? b.raw() : nullptr});
@@ -52,13 +52,13 @@ Tensor conv2d(const Tensor& x_any, const Tensor& weight_any, const Tensor& bias,
                   if (needs[0]) {
                     gradients[0] = empty({problem.n, problem.ic, problem.ih, problem.iw},
                                          problem.dtype, problem.format);
-                    const ConvPlan plan = plan_conv(problem, ConvPass::dgrad);
+                    const ConvPlan plan = detail::conv_plan(problem, ConvPass::dgrad);
                     const detail::PackedWeight packed(plan, weight.get());
                     conv_dgrad(plan, dy.raw(), packed.data(), gradients[0].raw());
                   }
                   if (needs[1]) {
                     gradients[1] = empty(weight_shape, sum_dtype(problem.dtype));
-                    conv_wgrad(plan_conv(problem, ConvPass::wgrad), x.get().raw(), dy.raw(),
+                    conv_wgrad(detail::conv_plan(problem, ConvPass::wgrad), x.get().raw(), dy.raw(),
                                gradients[1].raw());
                   }
                   if (needs[2]) {

@@ -19,6 +19,7 @@ namespace quern {
 /// (root mean square, 128 channels), but relative to the largest of a tile's 4×4 pixels of x, not to
 /// each output's own 3×3; a NaN or infinity reaches all 2×2 outputs of the tile. QUERN_WINOGRAD=0
 /// switches it off.
+/// f32 is multiplied as float32_matmul_precision.h tells.
 /// The gradients of weight and bias are f32 (f64 for f64). Errors: rank, dtype, an empty x or
 /// weight, channels, groups that divide neither, stride or dilation < 1, padding < 0, a kernel
 /// larger than the padded x.

@@ -15,6 +15,8 @@ void check_conv_operands(const Tensor& x, const Tensor& weight);
 kernels::ConvProblem conv_problem(const Shape& x, DType dtype, MemoryFormat format,
                                   const Tensor& weight, Pair stride, Pair padding, Pair dilation,
                                   int64_t groups);
+/// What runs a pass of it best, multiplying f32 as float32_matmul_precision.h tells.
+kernels::ConvPlan conv_plan(const kernels::ConvProblem& problem, kernels::ConvPass pass);
 inline Shape output_shape(const kernels::ConvProblem& p) { return {p.n, p.oc, p.oh, p.ow}; }
 
 /// The weight as the plan's kernel reads it, in the problem's dtype; kept between calls as long as it

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdlib>
 
+#include "quern/ops/kernels/gemm/bf16_terms.h"
 #include "quern/ops/kernels/gemm/gemm_registry.h"
 #include "quern/ops/matrix.h"
 #include "quern/tensor/check.h"
@@ -61,10 +62,10 @@ std::string_view get_float32_matmul_precision() { return kNames[static_cast<size
 Multiplier select_multiplier(DType dtype) {
   if (const int wanted = terms(); dtype == DType::f32 && wanted != 0) {
     const kernels::GemmKernel& bf16 = kernels::select_gemm_kernel(DType::bf16);
-    const int products = wanted == 1 ? 1 : 3;
-    if (bf16_speed(bf16) > products) return {bf16, wanted};
+    const double speed = bf16_speed(bf16), products = kernels::term_products(wanted);
+    if (speed > products) return {bf16, wanted, speed / products};
   }
-  return {kernels::select_gemm_kernel(dtype), 0};
+  return {kernels::select_gemm_kernel(dtype), 0, 1};
 }
 
 void assume_bf16_speed(int times) { assumed_speed.store(times); }

@@ -24,7 +24,7 @@ Tensor as_rows(const Tensor& t) {
 void multiply_by_weight(std::string_view name, const Tensor& a, const Tensor& weight,
                         const GemmOperand& b, const Tensor& bias, const Tensor& c) {
   VerboseOp line(name);
-  const auto [kernel, bf16_terms] = select_multiplier(a.dtype());
+  const auto [kernel, bf16_terms, speed] = select_multiplier(a.dtype());
   const int64_t k = a.size(1), n = c.size(1);
   const auto panels =
       packed_copy(weight, name, kernel, kernels::packed_b_bytes(kernel, k, n, bf16_terms),
@@ -50,7 +50,7 @@ void multiply_by_weight(std::string_view name, const Tensor& a, const Tensor& we
 /// dyᵀ·x
 Tensor weight_gradient(const Tensor& dy, const Tensor& x) {
   VerboseOp line("linear_bwd_weights");
-  const auto [kernel, bf16_terms] = select_multiplier(x.dtype());
+  const auto [kernel, bf16_terms, speed] = select_multiplier(x.dtype());
   const Tensor dweight = empty({dy.size(1), x.size(1)}, kernel.c);
   const GemmProblem problem{.m = dy.size(1),
                             .n = x.size(1),

@@ -64,7 +64,7 @@ void run(const GemmKernel& kernel, DType dtype, GemmProblem p, std::span<const L
 void multiply(std::string_view name, const Shape& batch, const Tensor& a, const Tensor& b,
               const Tensor& c) {
   VerboseOp line(name);
-  const auto [kernel, bf16_terms] = select_multiplier(a.dtype());
+  const auto [kernel, bf16_terms, speed] = select_multiplier(a.dtype());
   GemmProblem p{.m = a.size(-2),
                 .n = b.size(-1),
                 .k = a.size(-1),

@@ -1,5 +1,5 @@
-// What linear and matmul share: the choice of the arithmetic, tensors as operands of the GEMM driver,
-// and its line of QUERN_VERBOSE.
+// What linear and matmul share, tensors as operands of the GEMM driver and its line of QUERN_VERBOSE;
+// and, with conv2d too, the choice of the arithmetic.
 #pragma once
 #include <fmt/format.h>
 
@@ -10,10 +10,11 @@
 namespace quern {
 
 /// What multiplies tensors of a dtype under the precision asked for (float32_matmul_precision.h):
-/// f32 by a kernel of its own, or of bf16 with bf16_terms as in GemmProblem.
+/// f32 by a kernel of its own, or of bf16 with bf16_terms as in GemmProblem, then so many times as fast.
 struct Multiplier {
   const kernels::GemmKernel& kernel;
   int bf16_terms;
+  double speed;
 };
 Multiplier select_multiplier(DType dtype);
 

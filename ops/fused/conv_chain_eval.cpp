@@ -14,7 +14,7 @@ using enum ConvChain::Shortcut;
 /// y = relu(batch_norm(conv(x)) + residual), into `y` if that is defined.
 Tensor run(const ConvStage& stage, const Tensor& x, Tensor y, ForwardFusion finish) {
   const ConvProblem p = problem_of(stage, x.shape(), x.dtype());
-  const ConvPlan plan = plan_conv(p, ConvPass::forward);
+  const ConvPlan plan = conv_plan(p, ConvPass::forward);
   const EvaluationNorm norm(norm_of(stage), p.dtype);
   if (!y.defined()) y = empty(output_shape(p), p.dtype, p.format);
   finish.scale = norm.scale.raw(), finish.shift = norm.shift.raw();

@@ -58,7 +58,7 @@ Stage run_forward(const ConvStage& stage, const Tensor& weight, const Tensor& x,
   const Tensor y = empty(output_shape(p), p.dtype, p.format);
   const Moments moments(p.oc);
   double *mean = moments.mean.data<double>(), *var = moments.var.data<double>();
-  const ConvPlan plan = plan_conv(p, ConvPass::forward);
+  const ConvPlan plan = conv_plan(p, ConvPass::forward);
   conv_forward(plan, x.raw(), PackedWeight(plan, weight).data(), y.raw(),
                {.source = before ? before->map() : SourceMap{}, .mean = mean, .m2 = var});
   for (int64_t c = 0; c < p.oc; ++c) var[c] /= count;
@@ -70,14 +70,14 @@ Stage run_forward(const ConvStage& stage, const Tensor& weight, const Tensor& x,
 /// `before`: as in run_forward.
 Tensor weight_gradient(const Stage& stage, const Tensor& x, const Stage* before, const Tensor& dy) {
   const Tensor dw = empty(stage.weight.get().shape(), stage.norm.scale.dtype());
-  conv_wgrad(plan_conv(stage.problem, ConvPass::wgrad), x.raw(), dy.raw(), dw.raw(),
+  conv_wgrad(conv_plan(stage.problem, ConvPass::wgrad), x.raw(), dy.raw(), dw.raw(),
              before ? before->map() : SourceMap{});
   return dw;
 }
 
 void input_gradient(const Stage& stage, const Tensor& dy, const Tensor& dx,
                     const DgradFusion& fusion = {}) {
-  const ConvPlan plan = plan_conv(stage.problem, ConvPass::dgrad);
+  const ConvPlan plan = conv_plan(stage.problem, ConvPass::dgrad);
   conv_dgrad(plan, dy.raw(), PackedWeight(plan, stage.weight.get()).data(), dx.raw(), fusion);
 }
 

@@ -290,6 +290,20 @@ inline std::vector<const GemmKernel*> enabled_gemms() {
   return enabled;
 }
 
+/// A tile, and what it multiplies: its own dtype or, as so many terms of bf16, f32.
+struct Way {
+  const GemmKernel* gemm;
+  DType dtype;
+  int bf16_terms = 0;
+};
+/// All micro-kernels, and f32 on the best of bf16.
+inline std::vector<Way> enabled_ways() {
+  const GemmKernel& bf16 = select_gemm_kernel(DType::bf16);
+  std::vector<Way> ways{{&bf16, DType::f32, 1}, {&bf16, DType::f32, 2}};
+  for (const GemmKernel* gemm : enabled_gemms()) ways.push_back({gemm, gemm->a});
+  return ways;
+}
+
 /// The engines that can compute it, but for the reference.
 inline std::vector<const ConvKernel*> engines(const ConvProblem& p, ConvPass pass,
                                               const GemmKernel& gemm) {

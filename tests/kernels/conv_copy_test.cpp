@@ -78,6 +78,31 @@ TEST_CASE("Copy kernels interleave") {
   }
 }
 
+namespace {
+
+void round(const CopyKernel& kernel, const float* src, int64_t n, bfloat16* dst, int terms = 1,
+           int64_t term_stride = 0) {
+  kernel.round({{.src = src,
+                 .src_stride = n,
+                 .dst = dst,
+                 .dst_stride = n,
+                 .rows = 1,
+                 .cols = n,
+                 .scale = nullptr,
+                 .shift = nullptr,
+                 .rows_are_channels = false},
+                terms,
+                term_stride});
+}
+
+/// x ≈ hi + lo, as bfloat16 rounds them.
+bfloat16 term_of(float x, int term) {
+  const bfloat16 high(x);
+  return term == 0 ? high : bfloat16(x - static_cast<float>(high));
+}
+
+}  // namespace
+
 TEST_CASE("Copy kernels round as bfloat16 does") {
   std::vector<float> values{0.0f,
                             -0.0f,
@@ -94,9 +119,25 @@ TEST_CASE("Copy kernels round as bfloat16 does") {
   for (const CopyKernel* kernel : enabled()) {
     for (size_t n : {size_t{1}, size_t{15}, values.size()}) {
       std::vector<bfloat16> got(values.size(), bfloat16(5.0f));
-      kernel->round(values.data(), static_cast<int64_t>(n), got.data());
+      round(*kernel, values.data(), static_cast<int64_t>(n), got.data());
       for (size_t i = 0; i < values.size(); ++i)
         CHECK_EQ(got[i].bits, (i < n ? bfloat16(values[i]) : bfloat16(5.0f)).bits);
+    }
+  }
+}
+
+TEST_CASE("Copy kernels split f32 into two terms of bf16") {
+  std::vector<float> values;
+  for (int i = 0; i < 70; ++i) values.push_back(std::sin(static_cast<float>(i)) * 1000);
+  for (const CopyKernel* kernel : enabled()) {
+    for (size_t n : {size_t{1}, size_t{15}, size_t{16}, values.size()}) {
+      std::vector<bfloat16> got(2 * values.size(), bfloat16(5.0f));
+      round(*kernel, values.data(), static_cast<int64_t>(n), got.data(), 2, std::ssize(values));
+      for (size_t i = 0; i < got.size(); ++i) {
+        const size_t at = i % values.size();
+        const int term = i < values.size() ? 0 : 1;
+        CHECK_EQ(got[i].bits, (at < n ? term_of(values[at], term) : bfloat16(5.0f)).bits);
+      }
     }
   }
 }
@@ -165,14 +206,32 @@ void check_map(const CopyKernel& kernel, int64_t rows, int64_t cols, bool rows_a
 }
 
 /// A strided 3×3 convolution's scratch, padding and all, in either order.
-template <class T>
+/// f32 that becomes bf16 does so in two terms.
+template <class T, class To = T>
+constexpr int kTerms = std::is_same_v<T, To> ? 1 : 2;
+
+/// A number that takes kTerms; exact in f32 when it is mapped.
+template <class T, class To>
+T number(int64_t i) {
+  const float low = kTerms<T, To> == 1 ? 0 : static_cast<float>(i % 7) / 512;
+  return T(static_cast<float>(i % 61 - 30) + low);
+}
+
+/// What became of a number is its term.
+template <class T, class To>
+bool is_term(To got, double expected, int term) {
+  if constexpr (kTerms<T, To> == 1) return static_cast<double>(got) == expected;
+  else return got.bits == term_of(static_cast<float>(expected), term).bits;
+}
+
+template <class T, class To = T>
 void check_mapped_block(MemoryFormat format, bool channels_inside) {
   const int64_t channels = 19, height = 5, width = 7;
   const ImageStrides strides(format, channels, height, width);
   const Axis y = forward_axis(height, 3, 3, 2, 1, 1), x = forward_axis(width, 4, 3, 2, 1, 1);
   const Block block{.image = 1, .images = 1, .row = 0, .rows = 3};
   std::vector<T> src;
-  for (int64_t i = 0; i < 2 * strides.n; ++i) src.push_back(T(static_cast<float>(i % 13 - 6)));
+  for (int64_t i = 0; i < 2 * strides.n; ++i) src.push_back(number<T, To>(i));
   const Scratch layout(y, x, block.rows);
   const int64_t first = 3, some = 14;  // channels
   const Map<T> map(some);
@@ -181,8 +240,11 @@ void check_mapped_block(MemoryFormat format, bool channels_inside) {
                         .channels = some,
                         .position_stride = channels_inside ? some + 2 : 1,
                         .channel_stride = channels_inside ? 1 : layout.image() + 3,
-                        .map = map};
-  std::vector<T> got(static_cast<size_t>((layout.image() + 3) * (some + 2)), T(77.0f));
+                        .map = map,
+                        .bf16_terms = kTerms<T, To> == 1 ? 0 : kTerms<T, To>,
+                        .term_stride = (layout.image() + 3) * (some + 2)};
+  std::vector<To> got(static_cast<size_t>((layout.image() + 3) * (some + 2) * kTerms<T, To>),
+                      To(77.0f));
   copy_block(copy, y, x, block, src.data() + first * strides.c, got.data());
   for (int64_t c = 0; c < some; ++c)
     for (int64_t plane = 0; plane < layout.planes_y * layout.planes_x; ++plane)
@@ -199,7 +261,9 @@ void check_mapped_block(MemoryFormat format, bool channels_inside) {
           }
           const int64_t position = plane * layout.plane() + i * layout.width + j;
           const int64_t at = position * copy.position_stride + c * copy.channel_stride;
-          CHECK_EQ(static_cast<double>(got[static_cast<size_t>(at)]), expected);
+          for (int term = 0; term < kTerms<T, To>; ++term)
+            CHECK(
+                is_term<T>(got[static_cast<size_t>(at + term * copy.term_stride)], expected, term));
         }
 }
 
@@ -211,7 +275,7 @@ void each_floating(F f) {
 }
 
 /// The matrix ends where its buffer does; panels have guards between them.
-template <class T>
+template <class T, class To = T>
 void check_panels(void (*cut)(const PanelCopy&), int64_t group, int64_t rows, int64_t cols,
                   int64_t width, int64_t pitch, bool map) {
   CAPTURE(rows);
@@ -221,9 +285,9 @@ void check_panels(void (*cut)(const PanelCopy&), int64_t group, int64_t rows, in
   CAPTURE(map);
   const int64_t src_stride = cols + 3, groups = (rows + group - 1) / group;
   const int64_t panel_stride = groups * group * pitch + 5, count = (cols + width - 1) / width;
-  std::vector<T> src, got(static_cast<size_t>(count * panel_stride), T(77.0f));
-  for (int64_t i = 0; i < (rows - 1) * src_stride + cols; ++i)
-    src.push_back(T(static_cast<float>(i % 61 - 30)));
+  std::vector<T> src;
+  std::vector<To> got(static_cast<size_t>(kTerms<T, To> * count * panel_stride), To(77.0f));
+  for (int64_t i = 0; i < (rows - 1) * src_stride + cols; ++i) src.push_back(number<T, To>(i));
   const Map<T> channels(cols);
   cut({.src = src.data(),
        .src_stride = src_stride,
@@ -234,19 +298,23 @@ void check_panels(void (*cut)(const PanelCopy&), int64_t group, int64_t rows, in
        .width = width,
        .pitch = pitch,
        .scale = map ? channels.scale.data() : nullptr,
-       .shift = map ? channels.shift.data() : nullptr});
+       .shift = map ? channels.shift.data() : nullptr,
+       .terms = kTerms<T, To>,
+       .term_stride = count * panel_stride});
   int64_t wrong = 0;
-  for (int64_t panel = 0; panel < count; ++panel) {
+  for (int64_t all = 0; all < kTerms<T, To> * count; ++all) {
+    const int64_t panel = all % count;
     for (int64_t at = 0; at < panel_stride; ++at) {
-      const double item = static_cast<double>(got[static_cast<size_t>(panel * panel_stride + at)]);
+      const To item = got[static_cast<size_t>(all * panel_stride + at)];
       const int64_t i = at / (group * pitch) * group + at % group;
       const int64_t column = at / group % pitch, j = panel * width + column;
-      if (at >= groups * group * pitch) wrong += item != 77;
+      if (at >= groups * group * pitch) wrong += item != To(77.0f);
       else if (column >= width || j >= cols) continue;  // undefined
-      else if (i >= rows) wrong += item != 0;
+      else if (i >= rows) wrong += item != To(0.0f);
       else {
         const double v = static_cast<double>(src[static_cast<size_t>(i * src_stride + j)]);
-        wrong += item != (map ? mapped(v, scale_of(j), shift_of(j)) : v);
+        const double expected = map ? mapped(v, scale_of(j), shift_of(j)) : v;
+        wrong += !is_term<T>(item, expected, static_cast<int>(all / count));
       }
     }
   }
@@ -269,6 +337,8 @@ TEST_CASE("Copy kernels cut matrices into panels, and map them") {
             check_panels<float>(kernel->panels32, 1, rows, cols, panels.width, panels.pitch, map);
             check_panels<bfloat16>(kernel->pair_panels16, 2, rows, cols, panels.width, panels.pitch,
                                    map);
+            check_panels<float, bfloat16>(kernel->round_pair_panels, 2, rows, cols, panels.width,
+                                          panels.pitch, map);
           }
   }
 }
@@ -311,6 +381,10 @@ TEST_CASE("Mapped, bf16 is rounded once and a NaN stays one") {
 TEST_CASE("A block is copied through a map of its channels, padding stays zero") {
   each_floating([]<class T>(T) {
     for (MemoryFormat format : {MemoryFormat::contiguous, MemoryFormat::channels_last})
-      for (bool channels_inside : {false, true}) check_mapped_block<T>(format, channels_inside);
+      for (bool channels_inside : {false, true}) {
+        check_mapped_block<T>(format, channels_inside);
+        if constexpr (std::is_same_v<T, float>)
+          check_mapped_block<float, bfloat16>(format, channels_inside);
+      }
   });
 }

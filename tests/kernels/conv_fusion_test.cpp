@@ -28,13 +28,13 @@ struct Norm {
 };
 
 std::vector<double> mapped_wgrad(const ConvProblem& p, const ConvKernel& kernel,
-                                 const GemmKernel& gemm) {
+                                 const GemmKernel& gemm, int bf16_terms = 0) {
   Buffer x(p.dtype, integers(p.n * p.ic * p.ih * p.iw, 1));
   Buffer dy(p.dtype, integers(p.n * p.oc * p.oh * p.ow, 4));
   Buffer dw(sum_dtype(p.dtype), p.oc * p.ic / p.groups * p.kh * p.kw);
   const Norm norm(p.ic);
   Buffer scale(sum_dtype(p.dtype), norm.scale), shift(sum_dtype(p.dtype), norm.shift);
-  conv_wgrad({p, ConvPass::wgrad, &kernel, &gemm}, x.data(), dy.data(), dw.data(),
+  conv_wgrad({p, ConvPass::wgrad, &kernel, &gemm, bf16_terms}, x.data(), dy.data(), dw.data(),
              {.scale = scale.data(), .shift = shift.data()});
   CHECK(dw.guarded());
   return dw.values();
@@ -54,7 +54,7 @@ struct Parts {
 
 /// y and its moments, or dx and its sums; `out` starts as the residual, which may alias it.
 Fused run_fused(const ConvProblem& p, const ConvKernel& kernel, const GemmKernel& gemm,
-                ConvPass pass, const Parts& parts) {
+                ConvPass pass, const Parts& parts, int bf16_terms = 0) {
   const bool forward = pass == ConvPass::forward;
   const int64_t x_items = p.n * p.ic * p.ih * p.iw, y_items = p.n * p.oc * p.oh * p.ow;
   const int64_t channels = forward ? p.oc : p.ic;
@@ -67,8 +67,8 @@ Fused run_fused(const ConvProblem& p, const ConvKernel& kernel, const GemmKernel
   Buffer scale(wide, after.scale), shift(wide, after.shift), mean(wide, integers(channels, 8));
   Buffer first(DType::f64, channels), second(DType::f64, channels);
 
-  const ConvPlan plan{p, pass, &kernel, &gemm};
-  Buffer packed(p.dtype, plan.packed_bytes() / itemsize(p.dtype));
+  const ConvPlan plan{p, pass, &kernel, &gemm, bf16_terms};
+  Buffer packed(DType::u8, plan.packed_bytes());
   plan.pack(w.data(), packed.data());
   void* weight = plan.packed_bytes() > 0 ? packed.data() : w.data();
   const auto sum = [&](Buffer& b) { return parts.sums ? static_cast<double*>(b.data()) : nullptr; };
@@ -100,18 +100,19 @@ Fused run_fused(const ConvProblem& p, const ConvKernel& kernel, const GemmKernel
 /// Every case, format and micro-kernel against the reference in f64. `bound` of the sums is relative to
 /// `size` of one: 0 for exact ones.
 void check_fused(ConvPass pass, const Parts& parts, double bound) {
-  const auto gemms = enabled_gemms();
+  const auto ways = enabled_ways();
   each_case([&](const Case& c, MemoryFormat format) {
     const Fused expected = run_fused(c.problem(DType::f64, format), conv_reference,
                                      select_gemm_kernel(DType::f64), pass, parts);
-    for (const GemmKernel* gemm : gemms) {
-      const ConvProblem p = c.problem(gemm->a, format);
+    for (const Way& way : ways) {
+      const ConvProblem p = c.problem(way.dtype, format);
       CAPTURE(p.to_string());
       CAPTURE(p.format);
-      CAPTURE(std::string(gemm->name));
-      for (const ConvKernel* engine : engines(p, pass, *gemm)) {
+      CAPTURE(std::string(way.gemm->name));
+      CAPTURE(way.bf16_terms);
+      for (const ConvKernel* engine : engines(p, pass, *way.gemm)) {
         CAPTURE(std::string(engine->name));
-        const Fused got = run_fused(p, *engine, *gemm, pass, parts);
+        const Fused got = run_fused(p, *engine, *way.gemm, pass, parts, way.bf16_terms);
         const double each = tolerance(*engine);
         CHECK(agree(got.out, rounded(expected.out, p.dtype), each));
         REQUIRE(got.first.size() == expected.first.size());
@@ -157,18 +158,19 @@ TEST_CASE("dgrad adds the residual, masks, and sums what is left, exactly") {
 }
 
 TEST_CASE("The gradient of the weight reads x through its map") {
-  const auto gemms = enabled_gemms();
+  const auto ways = enabled_ways();
   each_case([&](const Case& c, MemoryFormat format) {
     const std::vector<double> expected =
         mapped_wgrad(c.problem(DType::f64, format), conv_reference, select_gemm_kernel(DType::f64));
-    for (const GemmKernel* gemm : gemms) {
-      const ConvProblem p = c.problem(gemm->a, format);
+    for (const Way& way : ways) {
+      const ConvProblem p = c.problem(way.dtype, format);
       CAPTURE(p.to_string());
       CAPTURE(p.format);
-      CAPTURE(std::string(gemm->name));
-      for (const ConvKernel* engine : engines(p, ConvPass::wgrad, *gemm)) {
+      CAPTURE(std::string(way.gemm->name));
+      CAPTURE(way.bf16_terms);
+      for (const ConvKernel* engine : engines(p, ConvPass::wgrad, *way.gemm)) {
         CAPTURE(std::string(engine->name));
-        CHECK(mapped_wgrad(p, *engine, *gemm) == expected);
+        CHECK(mapped_wgrad(p, *engine, *way.gemm, way.bf16_terms) == expected);
       }
     }
   });

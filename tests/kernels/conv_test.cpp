@@ -1,7 +1,7 @@
 // Every convolution engine on every micro-kernel that this machine runs, over shapes where they
 // break.
 //
-// Data are small integers: all products and sums are exact in f32 (below 2^24; Winograd's are multiples
+// Data are integers: all products and sums are exact in f32 (below 2^24; Winograd's are multiples
 // of a quarter), so that any order of summation gives the same number, and results must equal the f64
 // reference's, rounded once for bf16; but for F(4×4, 3×3), see tolerance().
 #include <doctest/doctest.h>
@@ -25,11 +25,18 @@ namespace {
 struct Data {
   std::vector<double> x, w, bias, dy;
 
-  explicit Data(const ConvProblem& p)
+  /// One of x, w and dy may be `wide`: of nine bits, which take two terms of bf16.
+  explicit Data(const ConvProblem& p, int64_t wide = -1)
       : x(integers(p.n * p.ic * p.ih * p.iw, 1)),
         w(integers(p.oc * p.ic / p.groups * p.kh * p.kw, 2)),
         bias(integers(p.oc, 3)),
-        dy(integers(p.n * p.oc * p.oh * p.ow, 4)) {}
+        dy(integers(p.n * p.oc * p.oh * p.ow, 4)) {
+    std::vector<double>* const all[] = {&x, &w, &dy};
+    if (wide < 0) return;
+    std::vector<double>& values = *all[wide];
+    const std::vector<double> low = integers(std::ssize(values), 5);
+    for (size_t i = 0; i < values.size(); ++i) values[i] = 128 * values[i] + low[i];
+  }
 };
 
 struct Results {
@@ -38,7 +45,7 @@ struct Results {
 
 /// All passes of `kernel`; checks that nothing outside the results is written.
 Results run(const ConvProblem& p, const ConvKernel& kernel, const GemmKernel& gemm,
-            const Data& data) {
+            const Data& data, int bf16_terms = 0) {
   Buffer x(p.dtype, data.x), w(p.dtype, data.w), dy(p.dtype, data.dy);
   Buffer bias(sum_dtype(p.dtype), data.bias);
   Buffer y(p.dtype, static_cast<int64_t>(data.dy.size()));
@@ -48,10 +55,10 @@ Results run(const ConvProblem& p, const ConvKernel& kernel, const GemmKernel& ge
   const auto plan = [&](ConvPass pass) {
     const auto all = engines(p, pass, gemm);
     const bool can = &kernel == &conv_reference || std::count(all.begin(), all.end(), &kernel) > 0;
-    return ConvPlan{p, pass, can ? &kernel : &conv_brgemm, &gemm};
+    return ConvPlan{p, pass, can ? &kernel : &conv_brgemm, &gemm, bf16_terms};
   };
   const auto packed = [&](const ConvPlan& plan) {
-    Buffer b(p.dtype, plan.packed_bytes() / itemsize(p.dtype));
+    Buffer b(DType::u8, plan.packed_bytes());
     plan.pack(w.data(), b.data());
     CHECK(b.guarded());
     return plan.packed_bytes() > 0 ? b : w;
@@ -73,18 +80,22 @@ Results run(const ConvProblem& p, const ConvKernel& kernel, const GemmKernel& ge
 const GemmKernel& f64_gemm() { return select_gemm_kernel(DType::f64); }
 
 /// Compares all passes with the f64 reference.
-void check_case(const Case& c, MemoryFormat format, const std::vector<const GemmKernel*>& gemms) {
+void check_case(const Case& c, MemoryFormat format, const std::vector<Way>& ways) {
   const ConvProblem exact = c.problem(DType::f64, format);
-  const Data data(exact);
-  const Results expected = run(exact, conv_reference, f64_gemm(), data);
-  for (const GemmKernel* gemm : gemms) {
-    ConvProblem p = c.problem(gemm->a, format);
+  const Data plain(exact), wide(exact, (c.ic + c.oc + c.size.w) % 3);
+  const Results of_plain = run(exact, conv_reference, f64_gemm(), plain);
+  const Results of_wide = run(exact, conv_reference, f64_gemm(), wide);
+  for (const Way& way : ways) {
+    const bool split = way.bf16_terms == 2;
+    const Results& expected = split ? of_wide : of_plain;
+    const ConvProblem p = c.problem(way.dtype, format);
     CAPTURE(p.to_string());
     CAPTURE(p.format);
-    CAPTURE(std::string(gemm->name));
-    for (const ConvKernel* engine : engines(p, ConvPass::forward, *gemm)) {
+    CAPTURE(std::string(way.gemm->name));
+    CAPTURE(way.bf16_terms);
+    for (const ConvKernel* engine : engines(p, ConvPass::forward, *way.gemm)) {
       CAPTURE(std::string(engine->name));
-      const Results got = run(p, *engine, *gemm, data);
+      const Results got = run(p, *engine, *way.gemm, split ? wide : plain, way.bf16_terms);
       CHECK(agree(got.y, rounded(expected.y, p.dtype), tolerance(*engine)));
       CHECK(agree(got.y_bias, rounded(expected.y_bias, p.dtype), tolerance(*engine)));
       CHECK(agree(got.dx, rounded(expected.dx, p.dtype), tolerance(*engine)));
@@ -96,13 +107,20 @@ void check_case(const Case& c, MemoryFormat format, const std::vector<const Gemm
 }  // namespace
 
 TEST_CASE("Every engine equals the reference on every micro-kernel, exactly") {
-  const auto gemms = enabled_gemms();
-  each_case([&](const Case& c, MemoryFormat format) { check_case(c, format, gemms); });
+  const auto ways = enabled_ways();
+  each_case([&](const Case& c, MemoryFormat format) { check_case(c, format, ways); });
+}
+
+TEST_CASE("f32 as terms of bf16 on emulated AMX tiles equals the reference, exactly") {
+  const std::vector<Way> ways{{&kEmulatedAmx, DType::f32, 1}, {&kEmulatedAmx, DType::f32, 2}};
+  for (size_t i = 0; i < kCases.size(); i += kEmulatedCpu ? 8 : 2)  // each in one format, in turn
+    check_case(kCases[i], kFormats[i / 2 % 2], ways);
 }
 
 TEST_CASE("Every engine equals the reference on shapes drawn at random") {
-  const std::vector<const GemmKernel*> best{&select_gemm_kernel(DType::f32),
-                                            &select_gemm_kernel(DType::bf16)};
+  const GemmKernel& bf16 = select_gemm_kernel(DType::bf16);
+  const std::vector<Way> best{
+      {&select_gemm_kernel(DType::f32), DType::f32}, {&bf16, DType::bf16}, {&bf16, DType::f32, 2}};
   uint32_t state = 7;
   const auto draw = [&](int64_t low, int64_t high) {
     state = state * 1664525u + 1013904223u;
@@ -200,17 +218,19 @@ TEST_CASE("Results have the same bits with 1, 2 and 3 threads") {
     for (auto* values : {&data.x, &data.w, &data.dy})
       for (double& value : *values)
         value = std::sin(value + static_cast<double>(&value - values->data()));
-    const GemmKernel& gemm = select_gemm_kernel(DType::f32);
-    for (const ConvKernel* engine : engines(p, ConvPass::forward, gemm)) {
-      std::vector<Results> results;
-      for (int threads : {1, 2, 3}) {
-        set_num_threads(threads);
-        results.push_back(run(p, *engine, gemm, data));
-      }
-      for (const Results& r : results) {
-        CHECK(r.y == results[0].y);
-        CHECK(r.dx == results[0].dx);
-        CHECK(r.dw == results[0].dw);
+    for (const Way& way : {Way{&select_gemm_kernel(DType::f32), DType::f32},
+                           {&select_gemm_kernel(DType::bf16), DType::f32, 2}}) {
+      for (const ConvKernel* engine : engines(p, ConvPass::forward, *way.gemm)) {
+        std::vector<Results> results;
+        for (int threads : {1, 2, 3}) {
+          set_num_threads(threads);
+          results.push_back(run(p, *engine, *way.gemm, data, way.bf16_terms));
+        }
+        for (const Results& r : results) {
+          CHECK(r.y == results[0].y);
+          CHECK(r.dx == results[0].dx);
+          CHECK(r.dw == results[0].dw);
+        }
       }
     }
   }

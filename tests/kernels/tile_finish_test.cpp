@@ -81,6 +81,49 @@ struct Operands {
   Buffer out, residual, x, scale, shift, center, first, second;
 };
 
+/// Tensors are of `dtype`, the operands' or the sums'.
+void check_finishing(const GemmKernel& gemm, DType dtype) {
+  const int64_t k = 3 * gemm.k_multiple, n = gemm.nr, most = 3;
+  Buffer a(gemm.a, integers(most * gemm.mr * k, 9)), b(gemm.b, integers(k * n, 10));
+  const void *a_rows = a.data(), *panel = b.data();
+  for (const Finishing& f : kFinishings) {
+    a.set(0, f.kind == Kind::activate ? std::numeric_limits<double>::quiet_NaN() : 1);
+    for (int64_t m = 1; m <= gemm.mr; ++m) {
+      for (int64_t tiles : {int64_t{1}, most}) {
+        for (bool accumulate : {false, true}) {
+          INFO(std::string(gemm.name), " ", dtype, " kind ", static_cast<int>(f.kind), " m ", m,
+               " tiles ", tiles, accumulate ? " accumulate" : "");
+          const int64_t rows = tiles * m;
+          Buffer c(gemm.c, integers(rows * n, 11));
+          GemmTile tile{.tiles = tiles,
+                        .m = m,
+                        .n = n,
+                        .k = k,
+                        .batch = 1,
+                        .a = &a_rows,
+                        .lda = k,
+                        .b = &panel,
+                        .c = c.data(),
+                        .ldc = n,
+                        .accumulate = accumulate};
+          const std::vector<double> before = c.values();
+          Operands got(dtype, rows, n), expected(dtype, rows, n);
+          TileFinish finish = got.finish(f);
+          finish.wide = dtype != gemm.a;
+          tile.finish = &finish;
+          gemm.run(tile);
+          CHECK(c.values() == before);
+          tile.finish = nullptr;
+          gemm.run(tile);
+          reference(dtype).run({.sums = c.data(), .stride = n, .m = rows, .n = n},
+                               expected.finish(f));
+          got.check(expected);
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 
 TEST_CASE("Tile kernels finish sums as the reference does") {
@@ -107,44 +150,8 @@ TEST_CASE("Micro-kernels finish their sums as the reference does") {
   each_runnable(gemm_kernels(), [&](const GemmKernel& gemm) {
     if (!gemm.finishes) return;
     ++finishing;
-    const int64_t k = 3 * gemm.k_multiple, n = gemm.nr, most = 3;
-    Buffer a(gemm.a, integers(most * gemm.mr * k, 9)), b(gemm.b, integers(k * n, 10));
-    const void *a_rows = a.data(), *panel = b.data();
-    for (const Finishing& f : kFinishings) {
-      a.set(0, f.kind == Kind::activate ? std::numeric_limits<double>::quiet_NaN() : 1);
-      for (int64_t m = 1; m <= gemm.mr; ++m) {
-        for (int64_t tiles : {int64_t{1}, most}) {
-          for (bool accumulate : {false, true}) {
-            INFO(std::string(gemm.name), " kind ", static_cast<int>(f.kind), " m ", m, " tiles ",
-                 tiles, accumulate ? " accumulate" : "");
-            const int64_t rows = tiles * m;
-            Buffer c(gemm.c, integers(rows * n, 11));
-            GemmTile tile{.tiles = tiles,
-                          .m = m,
-                          .n = n,
-                          .k = k,
-                          .batch = 1,
-                          .a = &a_rows,
-                          .lda = k,
-                          .b = &panel,
-                          .c = c.data(),
-                          .ldc = n,
-                          .accumulate = accumulate};
-            const std::vector<double> before = c.values();
-            Operands got(gemm.a, rows, n), expected(gemm.a, rows, n);
-            const TileFinish finish = got.finish(f);
-            tile.finish = &finish;
-            gemm.run(tile);
-            CHECK(c.values() == before);
-            tile.finish = nullptr;
-            gemm.run(tile);
-            reference(gemm.a).run({.sums = c.data(), .stride = n, .m = rows, .n = n},
-                                  expected.finish(f));
-            got.check(expected);
-          }
-        }
-      }
-    }
+    check_finishing(gemm, gemm.a);
+    if (gemm.c != gemm.a) check_finishing(gemm, gemm.c);
   });
   if (cpu_has(Isa::avx512)) CHECK(finishing > 0);
 }

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include "gradcheck_helper.h"
+#include "precision_scope.h"
 #include "quern/autograd/grad_mode.h"
 #include "quern/ops/autocast.h"
 #include "quern/ops/fused/conv_chain.h"
@@ -103,7 +104,8 @@ Network in_f64(Network n, bool positive) {
 }
 
 /// Roundings that one path from x to an output meets, of sums in f32 or f64 and of what is stored.
-double bound(const Case& c, DType dtype) {
+/// `product`: what float32_matmul_precision.h says that one is off.
+double bound(const Case& c, DType dtype, double product) {
   const double eps = dtype == DType::f64 ? 0x1p-53 : 0x1p-24;
   double roundings = 0;
   for (const Conv& conv : c.convs) {
@@ -111,11 +113,13 @@ double bound(const Case& c, DType dtype) {
     roundings += static_cast<double>(conv.inputs * conv.kernel * conv.kernel) + 8;
   }
   const double stored = dtype == DType::bf16 ? static_cast<double>(c.convs.size() + 1) : 0;
-  return 1.1 * (roundings * eps + stored * 0x1p-8);
+  return 1.1 *
+         (roundings * eps + stored * 0x1p-8 + static_cast<double>(c.convs.size() + 1) * product);
 }
 
 /// The largest |got - expected| as a share of its bound.
-double error(const Case& c, const Network& network, const Tensor& x, const Tensor& got) {
+double error(const Case& c, const Network& network, const Tensor& x, const Tensor& got,
+             double product = 0) {
   const auto expected = raw::to_vector<double>(in_f64(network, false).composed(widened(x)));
   const auto size = raw::to_vector<double>(
       in_f64(network, true).composed(map_values(widened(x), [](double v) { return std::abs(v); })));
@@ -123,7 +127,8 @@ double error(const Case& c, const Network& network, const Tensor& x, const Tenso
   REQUIRE(values.size() == expected.size());
   double worst = 0;
   for (size_t i = 0; i < values.size(); ++i) {
-    const double e = std::abs(values[i] - expected[i]) / (bound(c, got.dtype()) * size[i] + 1e-300);
+    const double e =
+        std::abs(values[i] - expected[i]) / (bound(c, got.dtype(), product) * size[i] + 1e-300);
     worst = std::max(worst, std::isnan(e) ? INFINITY : e);
   }
   return worst;
@@ -146,6 +151,24 @@ TEST_CASE("conv_chain in evaluation is the composition, in every dtype and forma
         CHECK(same_bits(x, kept));
         CHECK(error(c, network, x, network(strided(x))) < 1);
       }
+}
+
+TEST_CASE("conv_chain in evaluation multiplies f32 as precisely as it is told") {
+  struct Expected {
+    std::string_view precision;
+    double product;
+  };
+  for (const Case& c : kCases)
+    for (const auto& [precision, product] : {Expected{"high", 3 * 0x1p-16}, {"medium", 0x1p-7}}) {
+      CAPTURE(c.name);
+      CAPTURE(std::string(precision));
+      const Network network(c, rounded(DType::f32));
+      const Tensor x = random(c.x, 1, DType::f32), ieee = network(x);
+      const Precision scope(precision);
+      const Tensor y = network(x);
+      CHECK(error(c, network, x, y, product) < 1);
+      CHECK_FALSE(same_bits(y, ieee));
+    }
 }
 
 TEST_CASE("conv_chain in evaluation under autocast rounds the weights once") {

@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include "gradcheck_helper.h"
+#include "precision_scope.h"
 #include "quern/autograd/grad_mode.h"
 #include "quern/ops/autocast.h"
 #include "quern/ops/pack_cache.h"
@@ -167,6 +168,26 @@ TEST_CASE("conv_chain in f32 and bf16 is as close to f64 as the composition") {
         CHECK_LE(relative_difference(got[i], exact[i]),
                  as_far(relative_difference(other[i], exact[i]), dtype));
       }
+    }
+  });
+}
+
+TEST_CASE("conv_chain multiplies f32 as precisely as the composition") {
+  each_case([](const Case& c, MemoryFormat format) {
+    const Tensors exact = differentiable(c, DType::f64, format).run(composed);
+    const Tensors ieee = differentiable(c, DType::f32, format).run(fused);
+    const size_t dx = 1 + Chain(c, DType::f32, format).running().size();
+    for (std::string_view precision : {"high", "medium"}) {
+      CAPTURE(std::string(precision));
+      const Precision scope(precision);
+      const Tensors got = differentiable(c, DType::f32, format).run(fused);
+      const Tensors other = differentiable(c, DType::f32, format).run(composed);
+      for (size_t i = 0; i < got.size(); ++i) {
+        CAPTURE(i);
+        CHECK_LE(relative_difference(got[i], exact[i]),
+                 as_far(relative_difference(other[i], exact[i]), DType::f32));
+      }
+      CHECK_FALSE(same_bits(got[dx], ieee[dx]));
     }
   });
 }

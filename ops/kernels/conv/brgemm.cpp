@@ -106,16 +106,15 @@ constinit const ConvKernel conv_brgemm{
     .forward =
         [](const ConvPlan& plan, const void* x, const void* packed, void* y,
            const ForwardFusion& fusion) {
-          run_taps(forward_taps(plan.problem), *plan.gemm, x, packed, fusion.source,
-                   epilogue_of(fusion), y);
+          run_taps(plan, forward_taps(plan.problem), x, packed, fusion.source, epilogue_of(fusion),
+                   y);
         },
     .dgrad =
         [](const ConvPlan& plan, const void* dy, const void* packed, void* dx,
            const DgradFusion& fusion) {
-          run_taps(dgrad_taps(plan.problem), *plan.gemm, dy, packed, {}, epilogue_of(fusion), dx);
+          run_taps(plan, dgrad_taps(plan.problem), dy, packed, {}, epilogue_of(fusion), dx);
         },
-    .wgrad = [](const ConvPlan& plan, const void* x, const void* dy, void* dw,
-                const SourceMap& map) { run_wgrad(plan.problem, *plan.gemm, x, dy, dw, map); },
+    .wgrad = run_wgrad,
 };
 
 }  // namespace quern::kernels

@@ -5,6 +5,8 @@
 #include "quern/ops/kernels/conv/conv.h"
 #include "quern/ops/kernels/conv/pack.h"
 #include "quern/ops/kernels/conv/work.h"
+#include "quern/ops/kernels/gemm/bf16_terms.h"
+#include "quern/tensor/dtype.h"
 
 namespace quern::kernels {
 
@@ -60,13 +62,20 @@ struct TapConv {
 TapConv forward_taps(const ConvProblem& problem);
 TapConv dgrad_taps(const ConvProblem& problem);
 
-/// The packed weight is [group][panel of nr output channels][tap][k/kr][nr][kr].
+/// The packed weight is [group][panel of nr output channels][term][tap][k/kr][nr][kr].
 int64_t packed_weight_bytes(const ConvPlan& plan);
 void pack_weight(const ConvPlan& plan, const void* weight, void* packed);
 
-void run_taps(const TapConv& conv, const GemmKernel& gemm, const void* source, const void* packed,
+void run_taps(const ConvPlan& plan, const TapConv& conv, const void* source, const void* packed,
               const SourceMap& map, const EpilogueFusion& epilogue, void* output);
-void run_wgrad(const ConvProblem& problem, const GemmKernel& gemm, const void* x, const void* dy,
-               void* dw, const SourceMap& map);
+void run_wgrad(const ConvPlan& plan, const void* x, const void* dy, void* dw, const SourceMap& map);
+
+/// f(a tensor's item, an operand's), as types.
+template <class F>
+void visit_items(const ConvPlan& plan, F f) {
+  if (plan.bf16_terms != 0) return f(std::type_identity<float>{}, std::type_identity<bfloat16>{});
+  visit_floating("conv2d", plan.problem.dtype,
+                 [&]<class T>(std::type_identity<T> item) { f(item, item); });
+}
 
 }  // namespace quern::kernels

@@ -143,6 +143,7 @@ void TileOutput<T>::finish(GemmTile tile, int64_t channel, int64_t offset, T* sc
       .residual = gather(fusion_.residual, offset, m, n, scratch + items),
       .x = gather(fusion_.x, offset, m, n, scratch + 2 * items),
       .relu = fusion_.relu,
+      .wide = dtype_of<T> != gemm_.a,
       .first = sums.a,
       .second = sums.b};
   if (in_registers(n, tile.batch, sums)) {

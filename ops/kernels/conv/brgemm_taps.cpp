@@ -39,12 +39,14 @@ struct PhaseWork {
   std::vector<Run> runs;
 };
 
-template <class T>
+/// T is what source and output hold, Operand what is multiplied: T, or terms of bf16.
+template <class T, class Operand>
 class TapEngine {
  public:
   using Acc = Accumulator<T>;
+  static constexpr int64_t kItem = sizeof(Operand);
 
-  TapEngine(const TapConv& conv, const GemmKernel& gemm, const T* source, const T* packed,
+  TapEngine(const ConvPlan& plan, const TapConv& conv, const T* source, const Operand* packed,
             const SourceMap& map, const EpilogueFusion& epilogue, T* output);
   void run() {
     if (shared_items_ > 0) copy_shared();
@@ -56,13 +58,13 @@ class TapEngine {
  private:
   /// nr output channels of a group.
   struct Panel {
-    int64_t first, n;  // in the output
-    const T* b;        // [tap][k/kr][nr][kr]
-    const T* next;     // what is multiplied after it; null if nothing is
+    int64_t first, n;     // in the output
+    const Operand* b;     // [term][tap][k/kr][nr][kr]
+    const Operand* next;  // what is multiplied after it; null if nothing is
   };
   /// What a cell holds: the source, and sums that aren't kept in the output.
   struct Memory {
-    const T* a;
+    const Operand* a;
     Acc* sums;   // [tile][mr][nr] of a panel; of one tile if each is finished at once
     T* scratch;  // of the output
   };
@@ -72,11 +74,18 @@ class TapEngine {
   };
 
   bool reads_in_place() const;
+  const Operand* source_in_place(const Block& block, int64_t group) const {
+    if constexpr (std::is_same_v<T, Operand>)
+      return source_ + group * conv_.source_channels + block.image * source_strides_.n +
+             block.row * conv_.y.stride() * source_strides_.y;
+    else return nullptr;
+  }
   int64_t pass_of_k() const;
   Cells cut() const;
-  int64_t scratch_items(const Block& block) const;
+  int64_t scratch_items(const Block& block) const { return terms_ * term_items(block); }
+  int64_t term_items(const Block& block) const;
   int64_t shared_items() const;
-  void copy_source(const Block& block, int64_t group, Extent channels, T* to) const;
+  void copy_source(const Block& block, int64_t group, Extent channels, Operand* to) const;
   void copy_shared() const;
   void run_cell(int64_t block, int64_t part) const;
   std::vector<PhaseWork> work_of(const Block& block) const;
@@ -85,11 +94,14 @@ class TapEngine {
   void run_panel(const Block& block, const PhaseWork& work, const Panel& panel,
                  const Memory& memory, PanelSums<Acc>& sums) const;
   int64_t max_taps() const;
-  int64_t panel_items() const { return conv_.kernel_taps() * k_ * gemm_.nr; }
+  int64_t panel_items() const { return terms_ * conv_.kernel_taps() * k_ * gemm_.nr; }
 
   const TapConv& conv_;
   const GemmKernel& gemm_;
-  const T *source_, *packed_;
+  const int bf16_terms_;
+  const int64_t terms_;  // copies of an operand
+  const T* source_;
+  const Operand* packed_;
   const SourceMap map_;
   T* to_;
 
@@ -108,12 +120,14 @@ class TapEngine {
   bool direct_;  // C is the output
 };
 
-template <class T>
-TapEngine<T>::TapEngine(const TapConv& conv, const GemmKernel& gemm, const T* source,
-                        const T* packed, const SourceMap& map, const EpilogueFusion& epilogue,
-                        T* output)
+template <class T, class Operand>
+TapEngine<T, Operand>::TapEngine(const ConvPlan& plan, const TapConv& conv, const T* source,
+                                 const Operand* packed, const SourceMap& map,
+                                 const EpilogueFusion& epilogue, T* output)
     : conv_(conv),
-      gemm_(gemm),
+      gemm_(*plan.gemm),
+      bf16_terms_(plan.bf16_terms),
+      terms_(term_copies(bf16_terms_)),
       source_(source),
       packed_(packed),
       map_(map),
@@ -122,43 +136,42 @@ TapEngine<T>::TapEngine(const TapConv& conv, const GemmKernel& gemm, const T* so
       output_total_(conv.groups * conv.output_channels),
       source_strides_(conv.format, source_total_, conv.y.source, conv.x.source),
       out_strides_(conv.format, output_total_, conv.y.output, conv.x.output),
-      k_(padded_k(gemm, conv.k())),
+      k_(padded_k(gemm_, conv.k())),
       in_place_(reads_in_place()),
       pitch_(in_place_     ? source_total_
              : conv.folded ? conv.source_channels
-                           : without_collisions(gemm, k_)),
+                           : without_collisions(gemm_, k_)),
       a_pixel_(in_place_ ? source_strides_.x * conv.x.stride() : conv.x.stretch * pitch_),
       output_pixel_(out_strides_.x * conv.x.output_step),
-      panels_(panel_count(gemm, conv.output_channels)),
+      panels_(panel_count(gemm_, conv.output_channels)),
       k_block_(pass_of_k()),
       cells_(cut()),
       shared_items_(shared_items()),
-      shared_(cells_.grid.count() * conv.groups * shared_items_ * static_cast<int64_t>(sizeof(T))),
-      output_(epilogue, gemm, out_strides_, output_pixel_, output_total_, cells_.grid.count(),
+      shared_(cells_.grid.count() * conv.groups * shared_items_ * kItem),
+      output_(epilogue, gemm_, out_strides_, output_pixel_, output_total_, cells_.grid.count(),
               output),
       direct_(output_.direct()) {}
 
-template <class T>
-bool TapEngine<T>::reads_in_place() const {
-  return conv_.format == MemoryFormat::channels_last && !map_.scale && !conv_.folded &&
-         k_ == conv_.k() && conv_.y.reads_no_padding() && conv_.x.reads_no_padding() &&
-         !rows_collide(gemm_, source_strides_.x * conv_.x.stride());
+template <class T, class Operand>
+bool TapEngine<T, Operand>::reads_in_place() const {
+  return std::is_same_v<T, Operand> && conv_.format == MemoryFormat::channels_last && !map_.scale &&
+         !conv_.folded && k_ == conv_.k() && conv_.y.reads_no_padding() &&
+         conv_.x.reads_no_padding() && !rows_collide(gemm_, source_strides_.x * conv_.x.stride());
 }
 
-template <class T>
-int64_t TapEngine<T>::pass_of_k() const {
-  const int64_t item = sizeof(T), fit = cache_sizes().l2 / 4 / (max_taps() * gemm_.nr * item);
-  const int64_t line = std::max<int64_t>(gemm_.k_multiple, 64 / item);
+template <class T, class Operand>
+int64_t TapEngine<T, Operand>::pass_of_k() const {
+  const int64_t fit = cache_sizes().l2 / 4 / (terms_ * max_taps() * gemm_.nr * kItem);
+  const int64_t line = std::max<int64_t>(gemm_.k_multiple, 64 / kItem);
   return fit >= k_ ? k_ : std::min(k_, round_up(even_piece(k_, std::max(fit, line)), line));
 }
 
-template <class T>
-typename TapEngine<T>::Cells TapEngine<T>::cut() const {
+template <class T, class Operand>
+typename TapEngine<T, Operand>::Cells TapEngine<T, Operand>::cut() const {
   const Axis &y = conv_.y, &x = conv_.x;
-  BlockGrid grid =
-      BlockGrid::within(conv_.images, y.longest_phase(), cache_sizes().l2 / 2, [&](int64_t rows) {
-        return Scratch(y, x, rows).image() * pitch_ * static_cast<int64_t>(sizeof(T));
-      });
+  BlockGrid grid = BlockGrid::within(
+      conv_.images, y.longest_phase(), cache_sizes().l2 / 2,
+      [&](int64_t rows) { return terms_ * Scratch(y, x, rows).image() * pitch_ * kItem; });
   // Too few cells: first split the panels, then the block's images or rows.
   const int64_t wanted = wanted_cells(conv_.images * y.longest_phase() * x.longest_phase() * k_ *
                                       max_taps() * output_total_);
@@ -171,8 +184,8 @@ typename TapEngine<T>::Cells TapEngine<T>::cut() const {
 }
 
 /// Products that make one tile, at most.
-template <class T>
-int64_t TapEngine<T>::max_taps() const {
+template <class T, class Operand>
+int64_t TapEngine<T, Operand>::max_taps() const {
   size_t rows = 1, columns = 1;
   for (const Phase& phase : conv_.y.phases) rows = std::max(rows, phase.taps.size());
   for (const Phase& phase : conv_.x.phases) columns = std::max(columns, phase.taps.size());
@@ -180,15 +193,15 @@ int64_t TapEngine<T>::max_taps() const {
 }
 
 /// From an output pixel's place in A to what a tap reads for it.
-template <class T>
-int64_t TapEngine<T>::tap_items(const Block& block, const Tap& y, const Tap& x) const {
+template <class T, class Operand>
+int64_t TapEngine<T, Operand>::tap_items(const Block& block, const Tap& y, const Tap& x) const {
   if (in_place_) return y.offset * source_strides_.y + x.offset * source_strides_.x;
   return Scratch(conv_.y, conv_.x, block.rows).tap(y, x) * pitch_;
 }
 
 /// Outputs of a block, those of all phases.
-template <class T>
-int64_t TapEngine<T>::pixels_of(const Block& block) const {
+template <class T, class Operand>
+int64_t TapEngine<T, Operand>::pixels_of(const Block& block) const {
   int64_t rows = 0, columns = 0;
   for (const Phase& phase : conv_.y.phases)
     rows += std::clamp<int64_t>(phase.count - block.row, 0, block.rows);
@@ -197,8 +210,8 @@ int64_t TapEngine<T>::pixels_of(const Block& block) const {
 }
 
 /// The runs of every phase in a block.
-template <class T>
-std::vector<PhaseWork> TapEngine<T>::work_of(const Block& block) const {
+template <class T, class Operand>
+std::vector<PhaseWork> TapEngine<T, Operand>::work_of(const Block& block) const {
   const Axis &y = conv_.y, &x = conv_.x;
   const Scratch scratch(y, x, block.rows);
   const int64_t a_image = in_place_ ? source_strides_.n : scratch.image() * pitch_;
@@ -230,8 +243,8 @@ std::vector<PhaseWork> TapEngine<T>::work_of(const Block& block) const {
   return all;
 }
 
-template <class T>
-int64_t TapEngine<T>::scratch_items(const Block& block) const {
+template <class T, class Operand>
+int64_t TapEngine<T, Operand>::term_items(const Block& block) const {
   // A folded product reads on past the last position.
   return Scratch(conv_.y, conv_.x, block.rows).image() * block.images * pitch_ + k_;
 }
@@ -239,47 +252,51 @@ int64_t TapEngine<T>::scratch_items(const Block& block) const {
 /// Where few blocks leave each to many cells, all read one copy (ResNet-50's 2048->512 at 7×7 on one
 /// image took 1.2 times as long when each of its 16 cells made its own); not where all copies together
 /// are far from fitting in L2, in which a cell finds its own.
-template <class T>
-int64_t TapEngine<T>::shared_items() const {
+template <class T, class Operand>
+int64_t TapEngine<T, Operand>::shared_items() const {
   if (in_place_ || cells_.parts == 1) return 0;
   const int64_t items = scratch_items(cells_.grid[0]), copies = cells_.grid.count() * conv_.groups;
-  return copies * items * static_cast<int64_t>(sizeof(T)) <= 2 * cache_sizes().l2 ? items : 0;
+  return copies * items * kItem <= 2 * cache_sizes().l2 ? items : 0;
 }
 
 /// Some channels of a group.
-template <class T>
-void TapEngine<T>::copy_source(const Block& block, int64_t group, Extent channels, T* to) const {
-  const int64_t items = scratch_items(block), whole = k_ == conv_.k() ? items - k_ : 0;
+template <class T, class Operand>
+void TapEngine<T, Operand>::copy_source(const Block& block, int64_t group, Extent channels,
+                                        Operand* to) const {
+  const int64_t items = term_items(block), whole = k_ == conv_.k() ? items - k_ : 0;
   // Channels up to k, and what follows the last position, stay zero.
-  if (channels.begin == 0) std::fill(to + whole, to + items, T{});
+  for (int64_t term = 0; channels.begin == 0 && term < terms_; ++term)
+    std::fill(to + term * items + whole, to + (term + 1) * items, Operand{});
   const int64_t first = group * conv_.source_channels + channels.begin;
   copy_block({.item = sizeof(T),
               .strides = source_strides_,
               .channels = channels.size,
               .position_stride = pitch_,
               .channel_stride = 1,
-              .map = from_channel<Acc>(map_, first)},
+              .map = from_channel<Acc>(map_, first),
+              .bf16_terms = bf16_terms_,
+              .term_stride = items},
              conv_.y, conv_.x, block, source_ + first * source_strides_.c, to + channels.begin);
 }
 
-template <class T>
-void TapEngine<T>::copy_shared() const {
+template <class T, class Operand>
+void TapEngine<T, Operand>::copy_shared() const {
   // Channels that pad k are zeroed together with the others.
   const int64_t slices = k_ == conv_.k() ? ceil_div(conv_.source_channels, 64) : 1;
   parallel_for(cells_.grid.count() * conv_.groups * slices, [&](int64_t i) {
     const int64_t scratch = i / slices;
     copy_source(cells_.grid[scratch / conv_.groups], scratch % conv_.groups,
                 piece(conv_.source_channels, slices, i % slices),
-                shared_.as<T>() + scratch * shared_items_);
+                shared_.as<Operand>() + scratch * shared_items_);
   });
 }
 
-template <class T>
-void TapEngine<T>::run_cell(int64_t block_index, int64_t part) const {
+template <class T, class Operand>
+void TapEngine<T, Operand>::run_cell(int64_t block_index, int64_t part) const {
   const Block block = cells_.grid[block_index];
   const std::vector<PhaseWork> work = work_of(block);
   const bool own_scratch = !in_place_ && shared_items_ == 0;
-  const Workspace scratch(own_scratch ? scratch_items(block) * static_cast<int64_t>(sizeof(T)) : 0);
+  const Workspace scratch(own_scratch ? scratch_items(block) * kItem : 0);
   int64_t pixels = 0;
   for (const PhaseWork& phase : work) {
     int64_t of_phase = 0;
@@ -291,15 +308,14 @@ void TapEngine<T>::run_cell(int64_t block_index, int64_t part) const {
   const Workspace finishing(output_.scratch_items(gemm_.mr) * static_cast<int64_t>(sizeof(T)));
 
   for (int64_t group = 0; group < conv_.groups; ++group) {
-    const T* a = scratch.as<T>();
-    if (in_place_)
-      a = source_ + group * conv_.source_channels + block.image * source_strides_.n +
-          block.row * conv_.y.stride() * source_strides_.y;
-    else if (own_scratch) copy_source(block, group, {0, conv_.source_channels}, scratch.as<T>());
-    else a = shared_.as<T>() + (block_index * conv_.groups + group) * shared_items_;
+    const Operand* a = scratch.as<Operand>();
+    if (in_place_) a = source_in_place(block, group);
+    else if (own_scratch)
+      copy_source(block, group, {0, conv_.source_channels}, scratch.as<Operand>());
+    else a = shared_.as<Operand>() + (block_index * conv_.groups + group) * shared_items_;
     for (int64_t p = panels_ * part / cells_.parts; p < panels_ * (part + 1) / cells_.parts; ++p) {
       const int64_t first = p * gemm_.nr;
-      const T* b = packed_ + (group * panels_ + p) * panel_items();
+      const Operand* b = packed_ + (group * panels_ + p) * panel_items();
       const Panel panel{.first = group * conv_.output_channels + first,
                         .n = std::min<int64_t>(gemm_.nr, conv_.output_channels - first),
                         .b = b,
@@ -314,20 +330,25 @@ void TapEngine<T>::run_cell(int64_t block_index, int64_t part) const {
 }
 
 /// One panel of output channels of one phase.
-template <class T>
-void TapEngine<T>::run_panel(const Block& block, const PhaseWork& work, const Panel& panel,
-                             const Memory& memory, PanelSums<Acc>& sums) const {
+template <class T, class Operand>
+void TapEngine<T, Operand>::run_panel(const Block& block, const PhaseWork& work, const Panel& panel,
+                                      const Memory& memory, PanelSums<Acc>& sums) const {
   // Offsets of every tap's A and B, row by row of taps.
   struct TapItems {
     int64_t a, b;
   };
   std::vector<TapItems> taps;
-  const size_t row_taps = conv_.folded ? 1 : work.x->taps.size();
+  const int64_t a_term = term_items(block), b_term = panel_items() / terms_;
+  const size_t columns = conv_.folded ? 1 : work.x->taps.size();
+  const auto products = static_cast<size_t>(term_products(bf16_terms_));
+  const size_t row_taps = columns * products;
   for (const Tap& y : work.y->taps)
     for (size_t t = 0; t < row_taps; ++t) {
-      const Tap& x = work.x->taps[t];
-      taps.push_back({.a = tap_items(block, y, x),
-                      .b = (y.kernel * conv_.kernel_columns + x.kernel) * k_ * gemm_.nr});
+      const Tap& x = work.x->taps[t / products];
+      const TermProduct& term = kTermProducts[t % products];
+      taps.push_back(
+          {.a = tap_items(block, y, x) + term.a * a_term,
+           .b = (y.kernel * conv_.kernel_columns + x.kernel) * k_ * gemm_.nr + term.b * b_term});
     }
   std::vector<const void*> tap_a(taps.size()), tap_b(taps.size());
 
@@ -336,7 +357,7 @@ void TapEngine<T>::run_panel(const Block& block, const PhaseWork& work, const Pa
     Acc* sum = memory.sums;
     // Weights that come from memory are asked for a panel ahead, by four tiles, which have time for a
     // quarter of it each (inference of ResNet-50 on one image in bf16, Zen 5: 2%).
-    const T* ahead = panel.next ? panel.next + panel_items() * k0 / k_ : nullptr;
+    const Operand* ahead = panel.next ? panel.next + panel_items() * k0 / k_ : nullptr;
     int64_t quarters = ahead ? 4 : 0;
     for (const Run& run : work.runs) {
       const int64_t begin = run.rows.begin * static_cast<int64_t>(row_taps);
@@ -384,13 +405,15 @@ void TapEngine<T>::run_panel(const Block& block, const PhaseWork& work, const Pa
 
 }  // namespace
 
-void run_taps(const TapConv& conv, const GemmKernel& gemm, const void* source, const void* packed,
+void run_taps(const ConvPlan& plan, const TapConv& conv, const void* source, const void* packed,
               const SourceMap& map, const EpilogueFusion& epilogue, void* output) {
-  visit_floating("conv2d", conv.dtype, [&]<class T>(std::type_identity<T>) {
-    TapEngine<T>(conv, gemm, static_cast<const T*>(source), static_cast<const T*>(packed), map,
-                 epilogue, static_cast<T*>(output))
-        .run();
-  });
+  visit_items(plan,
+              [&]<class T, class Operand>(std::type_identity<T>, std::type_identity<Operand>) {
+                TapEngine<T, Operand>(plan, conv, static_cast<const T*>(source),
+                                      static_cast<const Operand*>(packed), map, epilogue,
+                                      static_cast<T*>(output))
+                    .run();
+              });
 }
 
 }  // namespace quern::kernels

@@ -5,6 +5,8 @@
 #include "quern/ops/kernels/conv/brgemm.h"
 #include "quern/ops/kernels/gemm/gemm_registry.h"
 #include "quern/tensor/dtype.h"
+#include "quern/tensor/parallel.h"
+#include "quern/tensor/storage.h"
 
 namespace quern::kernels {
 namespace {
@@ -81,16 +83,8 @@ void pack_taps(const GemmKernel& gemm, const TapConv& conv, const PanelSource<T>
                     panel + tap / fold * panel_elements(gemm, conv.k()));
 }
 
-}  // namespace
-
-int64_t packed_weight_bytes(const ConvPlan& plan) {
-  if (plan.pass == ConvPass::wgrad) return 0;
-  const TapConv conv = WeightMatrix(plan).conv;
-  return conv.groups * panel_count(*plan.gemm, conv.output_channels) * conv.kernel_taps() *
-         panel_elements(*plan.gemm, conv.k()) * itemsize(plan.gemm->b);
-}
-
-void pack_weight(const ConvPlan& plan, const void* weight, void* packed) {
+/// A term of the weight, which is in the tile's dtype.
+void pack_term(const ConvPlan& plan, const void* weight, int term, void* packed) {
   const GemmKernel& gemm = *plan.gemm;
   const WeightMatrix matrix(plan);
   const TapConv& conv = matrix.conv;
@@ -106,7 +100,7 @@ void pack_weight(const ConvPlan& plan, const void* weight, void* packed) {
                                   .n_stride = matrix.n_stride,
                                   .n = std::min<int64_t>(gemm.nr, conv.output_channels - first),
                                   .taps = plan.problem.kh * plan.problem.kw};
-      T* panel = static_cast<T*>(packed) + cell * items;
+      T* panel = static_cast<T*>(packed) + (cell * term_copies(plan.bf16_terms) + term) * items;
       if (source.n < gemm.nr || padded_k(gemm, conv.k()) != conv.k())
         std::fill_n(panel, items, T{});
       // Single taps lie as pack_panel_rows wants them, but for the pairs of forward.
@@ -116,6 +110,30 @@ void pack_weight(const ConvPlan& plan, const void* weight, void* packed) {
       else pack_panel(gemm, conv, source, panel);
     });
   });
+}
+
+}  // namespace
+
+int64_t packed_weight_bytes(const ConvPlan& plan) {
+  if (plan.pass == ConvPass::wgrad) return 0;
+  const TapConv conv = WeightMatrix(plan).conv;
+  return conv.groups * panel_count(*plan.gemm, conv.output_channels) *
+         term_copies(plan.bf16_terms) * conv.kernel_taps() * panel_elements(*plan.gemm, conv.k()) *
+         itemsize(plan.gemm->b);
+}
+
+void pack_weight(const ConvPlan& plan, const void* weight, void* packed) {
+  if (plan.bf16_terms == 0) return pack_term(plan, weight, 0, packed);
+  const ConvProblem& p = plan.problem;
+  const int64_t count = p.oc * (p.ic / p.groups) * p.kh * p.kw;
+  const Workspace rounded(plan.bf16_terms * count * static_cast<int64_t>(sizeof(bfloat16)));
+  auto* terms = rounded.as<bfloat16>();
+  parallel_chunks(count, kWorthACell, [&](int64_t begin, int64_t end) {
+    round_rows(static_cast<const float*>(weight) + begin, end - begin, terms + begin, end - begin,
+               1, end - begin, plan.bf16_terms, count);
+  });
+  for (int term = 0; term < plan.bf16_terms; ++term)
+    pack_term(plan, terms + term * count, term, packed);
 }
 
 }  // namespace quern::kernels

@@ -17,6 +17,7 @@
 // brgemm_wgrad_outer.cpp.
 #include <algorithm>
 #include <cstddef>
+#include <span>
 #include <vector>
 
 #include "quern/ops/kernels/conv/brgemm.h"
@@ -29,13 +30,13 @@
 namespace quern::kernels {
 namespace {
 
-template <class T>
+/// T is what x and dy hold, Operand what is multiplied: T, or terms of bf16.
+template <class T, class Operand>
 class WgradEngine {
  public:
   using Acc = Accumulator<T>;
 
-  WgradEngine(const ConvProblem& problem, const GemmKernel& gemm, const T* x, const T* dy,
-              const SourceMap& map);
+  WgradEngine(const ConvPlan& plan, const T* x, const T* dy, const SourceMap& map);
   void run(Acc* dw);
 
  private:
@@ -47,9 +48,11 @@ class WgradEngine {
   };
   Cell cell(int64_t group, int64_t pixels, int64_t rows, int64_t outputs) const;
   void run_cell(const Cell& cell) const;
-  void pack_a(const Cell& cell, const Block& block, T* a) const;
-  void pack_b(const Cell& cell, const Block& block, T* b) const;
-  void multiply(const Cell& cell, const Block& block, const T* a, const T* b, bool first) const;
+  void pack_a(const Cell& cell, const Block& block, Operand* a) const;
+  void pack_b(const Cell& cell, const Block& block, Operand* b) const;
+  void pack_row(const T* dy, int64_t outputs, int64_t first, int64_t term, Operand* panel) const;
+  void multiply(const Cell& cell, const Block& block, const Operand* a, const Operand* b,
+                bool first) const;
   void merge(int64_t group, int64_t rows, int64_t outputs, Acc* dw) const;
   void choose_split();
 
@@ -62,10 +65,19 @@ class WgradEngine {
   }
   /// Items of a row of A: all positions, and what the last run reads beyond them.
   int64_t row_items(const Block& block) const;
+  /// Of a term.
+  int64_t a_items(const Cell& cell, const Block& block) const {
+    return round_up(row_items(block) * cell.rows.size, 64);
+  }
+  int64_t b_items(const Cell& cell, const Block& block) const {
+    return panel_count(gemm_, cell.outputs.size) * runs(block) * run_length(block) * gemm_.nr;
+  }
   int64_t sums_items() const { return tap_rows_ * tap_columns_ * max_rows_ * max_outputs_; }
 
   const ConvProblem p_;
   const GemmKernel& gemm_;
+  const int bf16_terms_;
+  const int64_t terms_;  // copies of an operand
   const T *x_, *dy_;
   const SourceMap map_;
   int64_t icg_, ocg_;  // channels of a group
@@ -82,11 +94,13 @@ class WgradEngine {
   Acc* sums_ = nullptr;
 };
 
-template <class T>
-WgradEngine<T>::WgradEngine(const ConvProblem& problem, const GemmKernel& gemm, const T* x,
-                            const T* dy, const SourceMap& map)
-    : p_(linearised(problem)),
-      gemm_(gemm),
+template <class T, class Operand>
+WgradEngine<T, Operand>::WgradEngine(const ConvPlan& plan, const T* x, const T* dy,
+                                     const SourceMap& map)
+    : p_(linearised(plan.problem)),
+      gemm_(*plan.gemm),
+      bf16_terms_(plan.bf16_terms),
+      terms_(term_copies(bf16_terms_)),
       x_(x),
       dy_(dy),
       map_(map),
@@ -105,12 +119,12 @@ WgradEngine<T>::WgradEngine(const ConvProblem& problem, const GemmKernel& gemm, 
   a_rows_ = icg_ * static_cast<int64_t>(x_axes_.size());
   width_ = x_axes_[0].extent(p_.ow);
   // Rounding every row up to k_multiple against reading the padding between rows.
-  linear_ = padded_k(gemm, p_.ow) >= width_;
+  linear_ = padded_k(gemm_, p_.ow) >= width_;
   choose_split();
 }
 
-template <class T>
-void WgradEngine<T>::choose_split() {
+template <class T, class Operand>
+void WgradEngine<T, Operand>::choose_split() {
   const int64_t l2 = cache_sizes().l2, taps = tap_rows_ * tap_columns_;
   // Channels are split until a cell's sums fit in L2: rows of A first, since every range of output
   // channels transposes x again and copying dy again is cheap. Then pixels, for enough cells.
@@ -135,8 +149,8 @@ void WgradEngine<T>::choose_split() {
 
   grid_ = BlockGrid::within(p_.n, p_.oh, l2 / 2, [&](int64_t rows) {
     const int64_t a = Scratch(y_axis_, x_axes_[0], rows).image() * max_rows_;
-    return (a + rows * round_up(p_.ow, gemm_.k_multiple) * max_outputs_) *
-           static_cast<int64_t>(sizeof(T));
+    return terms_ * (a + rows * round_up(p_.ow, gemm_.k_multiple) * max_outputs_) *
+           static_cast<int64_t>(sizeof(Operand));
   });
   pixel_parts_ = std::min(ceil_div(wanted, p_.groups * row_parts_ * output_parts_), affordable);
   while (grid_.count() < pixel_parts_ && grid_.block_images > 1)
@@ -146,17 +160,17 @@ void WgradEngine<T>::choose_split() {
   pixel_parts_ = std::min(pixel_parts_, grid_.count());
 }
 
-template <class T>
-int64_t WgradEngine<T>::row_items(const Block& block) const {
+template <class T, class Operand>
+int64_t WgradEngine<T, Operand>::row_items(const Block& block) const {
   const int64_t positions = Scratch(y_axis_, x_axes_[0], block.rows).image() * block.images;
   // An odd number of cache lines: rows of A spread over all sets.
-  const int64_t line = 64 / static_cast<int64_t>(sizeof(T));
+  const int64_t line = 64 / static_cast<int64_t>(sizeof(Operand));
   return (ceil_div(positions + run_length(block), line) | 1) * line;
 }
 
-template <class T>
-WgradEngine<T>::Cell WgradEngine<T>::cell(int64_t group, int64_t pixels, int64_t rows,
-                                          int64_t outputs) const {
+template <class T, class Operand>
+WgradEngine<T, Operand>::Cell WgradEngine<T, Operand>::cell(int64_t group, int64_t pixels,
+                                                            int64_t rows, int64_t outputs) const {
   const Extent panels = piece(panel_count(gemm_, ocg_), output_parts_, outputs);
   const int64_t index =
       ((group * pixel_parts_ + pixels) * row_parts_ + rows) * output_parts_ + outputs;
@@ -168,8 +182,8 @@ WgradEngine<T>::Cell WgradEngine<T>::cell(int64_t group, int64_t pixels, int64_t
           .sums = sums_ + index * sums_items()};
 }
 
-template <class T>
-void WgradEngine<T>::run(Acc* dw) {
+template <class T, class Operand>
+void WgradEngine<T, Operand>::run(Acc* dw) {
   const int64_t channel_cells = row_parts_ * output_parts_;
   const Workspace sums(p_.groups * pixel_parts_ * channel_cells * sums_items() *
                        static_cast<int64_t>(sizeof(Acc)));
@@ -184,15 +198,14 @@ void WgradEngine<T>::run(Acc* dw) {
   });
 }
 
-template <class T>
-void WgradEngine<T>::run_cell(const Cell& cell) const {
+template <class T, class Operand>
+void WgradEngine<T, Operand>::run_cell(const Cell& cell) const {
   const Block largest = grid_[0];
-  const int64_t panels = panel_count(gemm_, cell.outputs.size);
-  const int64_t a_items = row_items(largest) * cell.rows.size;
-  const int64_t b_items = panels * runs(largest) * run_length(largest) * gemm_.nr;
-  const Workspace scratch((round_up(a_items, 64) + b_items) * static_cast<int64_t>(sizeof(T)));
-  T* a = scratch.as<T>();
-  T* b = a + round_up(a_items, 64);
+  const int64_t a_items = terms_ * this->a_items(cell, largest);
+  const int64_t b_items = terms_ * this->b_items(cell, largest);
+  const Workspace scratch((a_items + b_items) * static_cast<int64_t>(sizeof(Operand)));
+  auto* a = scratch.as<Operand>();
+  auto* b = a + a_items;
   for (int64_t i = 0; i < cell.blocks.size; ++i) {
     const Block block = grid_[cell.blocks.begin + i];
     pack_a(cell, block, a);
@@ -202,12 +215,15 @@ void WgradEngine<T>::run_cell(const Cell& cell) const {
 }
 
 /// A is [row][position]; what follows the positions meets zeros in B, so it must be finite.
-template <class T>
-void WgradEngine<T>::pack_a(const Cell& cell, const Block& block, T* a) const {
+template <class T, class Operand>
+void WgradEngine<T, Operand>::pack_a(const Cell& cell, const Block& block, Operand* a) const {
   const int64_t stride = row_items(block);
   const int64_t positions = Scratch(y_axis_, x_axes_[0], block.rows).image() * block.images;
-  for (int64_t row = 0; row < cell.rows.size; ++row)
-    std::fill(a + row * stride + positions, a + (row + 1) * stride, T{});
+  const int64_t term = a_items(cell, block);
+  for (int64_t row = 0; row < terms_ * cell.rows.size; ++row) {
+    Operand* to = a + row / cell.rows.size * term + row % cell.rows.size * stride;
+    std::fill(to + positions, to + stride, Operand{});
+  }
   for (int64_t row = 0; row < cell.rows.size;) {
     const int64_t tap = (cell.rows.begin + row) / icg_, channel = (cell.rows.begin + row) % icg_;
     const int64_t channels = std::min(icg_ - channel, cell.rows.size - row);
@@ -217,39 +233,64 @@ void WgradEngine<T>::pack_a(const Cell& cell, const Block& block, T* a) const {
                 .channels = channels,
                 .position_stride = 1,
                 .channel_stride = stride,
-                .map = from_channel<Acc>(map_, first)},
+                .map = from_channel<Acc>(map_, first),
+                .bf16_terms = bf16_terms_,
+                .term_stride = term},
                y_axis_, x_axes_[static_cast<size_t>(tap)], block, x_ + first * x_strides_.c,
                a + row * stride);
     row += channels;
   }
 }
 
-/// B is [panel][run][k/kr][nr][kr].
-template <class T>
-void WgradEngine<T>::pack_b(const Cell& cell, const Block& block, T* b) const {
+/// B is [term][panel][run][k/kr][nr][kr].
+template <class T, class Operand>
+void WgradEngine<T, Operand>::pack_b(const Cell& cell, const Block& block, Operand* b) const {
   const int64_t length = run_length(block), panel_items = runs(block) * length * gemm_.nr;
+  const int64_t term = b_items(cell, block);
   const T* dy = dy_ + (cell.group * ocg_ + cell.outputs.begin) * dy_strides_.c;
   const bool gaps = linear_ || length != p_.ow || cell.outputs.size % gemm_.nr != 0;
-  std::fill_n(b, gaps ? panel_count(gemm_, cell.outputs.size) * panel_items : 0, T{});
+  std::fill_n(b, gaps ? terms_ * term : 0, Operand{});
   for (int64_t n = 0; n < block.images; ++n) {
     for (int64_t i = 0; i < block.rows; ++i) {
       const T* row = dy + (block.image + n) * dy_strides_.n + (block.row + i) * dy_strides_.y;
       const int64_t run = linear_ ? n : n * block.rows + i;
       for (int64_t o = 0; o < cell.outputs.size; o += gemm_.nr)
-        pack_panel_rows(gemm_, row + o * dy_strides_.c, dy_strides_.x, dy_strides_.c, p_.ow,
-                        std::min<int64_t>(gemm_.nr, cell.outputs.size - o),
-                        linear_ ? i * width_ : 0,
-                        b + o / gemm_.nr * panel_items + run * length * gemm_.nr);
+        pack_row(row + o * dy_strides_.c, std::min<int64_t>(gemm_.nr, cell.outputs.size - o),
+                 linear_ ? i * width_ : 0, term,
+                 b + o / gemm_.nr * panel_items + run * length * gemm_.nr);
     }
   }
 }
 
-template <class T>
-void WgradEngine<T>::multiply(const Cell& cell, const Block& block, const T* a, const T* b,
-                              bool first) const {
+/// A row of pixels to rows of a panel from `first` on.
+template <class T, class Operand>
+void WgradEngine<T, Operand>::pack_row(const T* dy, int64_t outputs, int64_t first, int64_t term,
+                                       Operand* panel) const {
+  if constexpr (std::is_same_v<T, Operand>) {
+    pack_panel_rows(gemm_, dy, dy_strides_.x, dy_strides_.c, p_.ow, outputs, first, panel);
+  } else {  // rounded where it is dense
+    const bool innermost = dy_strides_.c == 1;
+    const int64_t rows = innermost ? p_.ow : outputs, columns = innermost ? outputs : p_.ow;
+    const int64_t items = rows * columns;
+    const Workspace terms(terms_ * items * static_cast<int64_t>(sizeof(Operand)));
+    round_rows(dy, innermost ? dy_strides_.x : dy_strides_.c, terms.as<Operand>(), columns, rows,
+               columns, bf16_terms_, items);
+    for (int64_t t = 0; t < terms_; ++t)
+      pack_panel_rows(gemm_, terms.as<Operand>() + t * items, innermost ? columns : 1,
+                      innermost ? 1 : columns, p_.ow, outputs, first, panel + t * term);
+  }
+}
+
+template <class T, class Operand>
+void WgradEngine<T, Operand>::multiply(const Cell& cell, const Block& block, const Operand* a,
+                                       const Operand* b, bool first) const {
   const Scratch scratch(y_axis_, x_axes_[0], block.rows);
   const int64_t length = run_length(block), stride = row_items(block);
-  std::vector<const void*> run_a(static_cast<size_t>(runs(block))), run_b(run_a.size());
+  const int64_t a_term = a_items(cell, block), b_term = b_items(cell, block);
+  const auto products =
+      std::span(kTermProducts).first(static_cast<size_t>(term_products(bf16_terms_)));
+  std::vector<const void*> run_a(static_cast<size_t>(runs(block)) * products.size()),
+      run_b(run_a.size());
   std::vector<int64_t> a_offsets, b_offsets;
   for (const Tap& ty : y_axis_.phases[0].taps) {
     // The runs of pixels that this row of taps reaches.
@@ -258,8 +299,10 @@ void WgradEngine<T>::multiply(const Cell& cell, const Block& block, const T* a, 
       const int64_t n = linear_ ? run : run / block.rows, i = linear_ ? 0 : run % block.rows;
       const int64_t source = (block.row + i) * p_.stride_h + ty.offset;
       if (!linear_ && (source < 0 || source >= p_.ih)) continue;
-      a_offsets.push_back(n * scratch.image() + i * width_);
-      b_offsets.push_back(run * length * gemm_.nr);
+      for (const TermProduct& term : products) {
+        a_offsets.push_back(n * scratch.image() + i * width_ + term.a * a_term);
+        b_offsets.push_back(run * length * gemm_.nr + term.b * b_term);
+      }
     }
     for (int64_t column = 0; column < tap_columns_; ++column) {
       const int64_t tap_a = scratch.tap(ty, x_axes_[0].phases[0].taps[static_cast<size_t>(column)]);
@@ -295,8 +338,8 @@ void WgradEngine<T>::multiply(const Cell& cell, const Block& block, const T* a, 
 
 /// dw of some rows of A and output channels: the partial sums of the ranges of pixels, in their
 /// order, some rows at a time. They lie along output channels, dw along input channels and taps.
-template <class T>
-void WgradEngine<T>::merge(int64_t group, int64_t rows, int64_t outputs, Acc* dw) const {
+template <class T, class Operand>
+void WgradEngine<T, Operand>::merge(int64_t group, int64_t rows, int64_t outputs, Acc* dw) const {
   const Cell cell = this->cell(group, 0, rows, outputs);
   const int64_t range = row_parts_ * output_parts_ * sums_items();  // from one range to the next
   const int64_t taps = tap_rows_ * tap_columns_, at_once = 16;
@@ -329,16 +372,18 @@ void WgradEngine<T>::merge(int64_t group, int64_t rows, int64_t outputs, Acc* dw
 
 }  // namespace
 
-void run_wgrad(const ConvProblem& problem, const GemmKernel& gemm, const void* x, const void* dy,
-               void* dw, const SourceMap& map) {
-  visit_floating("conv2d", problem.dtype, [&]<class T>(std::type_identity<T>) {
-    const auto run = [&]<class Engine>(std::type_identity<Engine>) {
-      Engine(problem, gemm, static_cast<const T*>(x), static_cast<const T*>(dy), map)
-          .run(static_cast<Accumulator<T>*>(dw));
-    };
-    if (OuterWgrad<T>::takes(problem, gemm)) run(std::type_identity<OuterWgrad<T>>{});
-    else run(std::type_identity<WgradEngine<T>>{});
-  });
+void run_wgrad(const ConvPlan& plan, const void* x, const void* dy, void* dw,
+               const SourceMap& map) {
+  visit_items(plan,
+              [&]<class T, class Operand>(std::type_identity<T>, std::type_identity<Operand>) {
+                const auto run = [&]<class Engine>(std::type_identity<Engine>) {
+                  Engine(plan, static_cast<const T*>(x), static_cast<const T*>(dy), map)
+                      .run(static_cast<Accumulator<T>*>(dw));
+                };
+                using Outer = OuterWgrad<T, Operand>;
+                if (Outer::takes(plan.problem, *plan.gemm)) run(std::type_identity<Outer>{});
+                else run(std::type_identity<WgradEngine<T, Operand>>{});
+              });
 }
 
 }  // namespace quern::kernels

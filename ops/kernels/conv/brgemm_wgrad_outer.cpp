@@ -15,6 +15,7 @@
 #include "quern/ops/kernels/conv/brgemm_wgrad_outer.h"
 
 #include <algorithm>
+#include <span>
 
 #include "quern/ops/kernels/gemm/gemm_registry.h"
 #include "quern/tensor/cpu_features.h"
@@ -32,11 +33,13 @@ constexpr int64_t kCells = 8;
 
 }  // namespace
 
-template <class T>
-OuterWgrad<T>::OuterWgrad(const ConvProblem& problem, const GemmKernel& gemm, const T* x,
-                          const T* dy, const SourceMap& map)
-    : p_(linearised(problem)),
-      gemm_(gemm),
+template <class T, class Operand>
+OuterWgrad<T, Operand>::OuterWgrad(const ConvPlan& plan, const T* x, const T* dy,
+                                   const SourceMap& map)
+    : p_(linearised(plan.problem)),
+      gemm_(*plan.gemm),
+      bf16_terms_(plan.bf16_terms),
+      terms_(term_copies(bf16_terms_)),
       x_(x),
       dy_(dy),
       map_(map),
@@ -62,13 +65,13 @@ OuterWgrad<T>::OuterWgrad(const ConvProblem& problem, const GemmKernel& gemm, co
   x_is_a_ = folded_ || (linear_ && icg_ < ocg_ && many_pixels);
   a_rows_ = folded_ ? icg_ * p_.kw : x_is_a_ ? icg_ : ocg_;
   b_columns_ = x_is_a_ ? ocg_ : icg_;
-  width_ = round_up(p_.ow, gemm.kr);
+  width_ = round_up(p_.ow, gemm_.kr);
   const auto readable = [&](int64_t channels, int64_t pixel) {
-    return channels % gemm.nr == 0 && !collides(pixel);
+    return !kRounds && channels % gemm_.nr == 0 && !collides(pixel);
   };
   const bool strided = p_.stride_h > 1 || p_.stride_w > 1;
   // A is packed from x where it lies unless rows of it would tear groups of kr columns.
-  x_copied_ = !linear_ || (x_is_a_ ? strided && p_.ow % gemm.kr != 0
+  x_copied_ = !linear_ || (x_is_a_ ? strided && p_.ow % gemm_.kr != 0
                                    : strided || map.scale || !readable(icg_, p_.ic));
   dy_copied_ = x_is_a_ && !readable(ocg_, p_.oc);
   choose_split();
@@ -80,8 +83,8 @@ OuterWgrad<T>::OuterWgrad(const ConvProblem& problem, const GemmKernel& gemm, co
 /// sums of a cell should stay in L2 from one of its blocks to the next; half of it, if their cells
 /// have many. (A pass of its own that packs A and copies B once for all cells took 1.03 to 1.08 times as
 /// long: it waits for memory, while a cell's blocks have been fetched by the tiles before.)
-template <class T>
-void OuterWgrad<T>::choose_split() {
+template <class T, class Operand>
+void OuterWgrad<T, Operand>::choose_split() {
   const int64_t l2 = cache_sizes().l2, wanted = std::min(wanted_cells(multiplications()), kCells);
   const double sums = static_cast<double>(taps() * a_rows_ * b_columns_) * sizeof(Acc);
   const double pixels = static_cast<double>(p_.n * p_.oh * p_.ow) * sizeof(T);
@@ -107,8 +110,8 @@ void OuterWgrad<T>::choose_split() {
   max_columns_ = ceil_div(panel_count(gemm_, b_columns_), column_parts_) * gemm_.nr;
 }
 
-template <class T>
-void OuterWgrad<T>::choose_blocks() {
+template <class T, class Operand>
+void OuterWgrad<T, Operand>::choose_blocks() {
   // The pixels of the next block are fetched to L2 meanwhile, and sums are there.
   const int64_t budget = cache_sizes().l2 / 8 * 3;
   grid_ = BlockGrid::within(p_.n, p_.oh, budget, [&](int64_t rows) {
@@ -117,7 +120,7 @@ void OuterWgrad<T>::choose_blocks() {
             (x_is_a_ ? pixels(block)
                      : scratch(block).image() * static_cast<int64_t>(x_axes_.size())) *
                 max_columns_) *
-           static_cast<int64_t>(sizeof(T));
+           terms_ * kItem;
   });
   while (grid_.count() < pixel_parts_ && grid_.block_images > 1)
     grid_.block_images = ceil_div(grid_.block_images, 2);
@@ -128,8 +131,8 @@ void OuterWgrad<T>::choose_blocks() {
 }
 
 /// Cells are [group][range of pixels][range of rows][range of columns].
-template <class T>
-typename OuterWgrad<T>::Cell OuterWgrad<T>::cell(int64_t index, Acc* sums) const {
+template <class T, class Operand>
+typename OuterWgrad<T, Operand>::Cell OuterWgrad<T, Operand>::cell(int64_t index, Acc* sums) const {
   const int64_t part = index / channel_cells(), channels = index % channel_cells();
   const Extent panels =
       piece(panel_count(gemm_, b_columns_), column_parts_, channels % column_parts_);
@@ -142,8 +145,8 @@ typename OuterWgrad<T>::Cell OuterWgrad<T>::cell(int64_t index, Acc* sums) const
           .ld = max_columns_};
 }
 
-template <class T>
-void OuterWgrad<T>::run(Acc* dw) {
+template <class T, class Operand>
+void OuterWgrad<T, Operand>::run(Acc* dw) {
   const int64_t cells = this->cells(), items = sums_items();
   const auto memory = [&](int64_t sums) {
     return Workspace(sums * items * static_cast<int64_t>(sizeof(Acc)));
@@ -176,19 +179,20 @@ void OuterWgrad<T>::run(Acc* dw) {
       });
 }
 
-template <class T>
-void OuterWgrad<T>::run_cell(int64_t index, const Cell& cell) const {
+template <class T, class Operand>
+void OuterWgrad<T, Operand>::run_cell(int64_t index, const Cell& cell) const {
   const Block largest = grid_[0];
-  const int64_t a = round_up(a_items(largest, cell.rows.size), 64);
+  const int64_t a = terms_ * a_items(largest, cell.rows.size);
   const int64_t x =
       round_up(x_items(largest, x_channels(cell).size) * static_cast<int64_t>(x_axes_.size()), 64);
-  const int64_t dy = dy_items(largest, cell.columns.size);
-  const Workspace scratch((a + x + dy) * static_cast<int64_t>(sizeof(T)));
-  T* const base = scratch.as<T>();
-  const Memory memory{.a = base, .x = base + a, .dy = base + a + x};
+  const int64_t b = terms_ * (x_is_a_ ? dy_items(largest, cell.columns.size) : x);
+  const Workspace operands((a + b) * kItem);
+  const Workspace source(x_is_a_ ? x * static_cast<int64_t>(sizeof(T)) : 0);
+  const Memory memory{
+      .a = operands.as<Operand>(), .x = source.as<T>(), .b = operands.as<Operand>() + a};
   for (int64_t i = 0; i < cell.blocks.size; ++i) {
     const Block block = grid_[cell.blocks.begin + i];
-    const Source b = pack(cell, block, memory);
+    const Source<Operand> packed = pack(cell, block, memory);
     Ahead ahead;
     if (i + 1 < cell.blocks.size) {
       ahead = this->ahead(cell, grid_[cell.blocks.begin + i + 1]);
@@ -196,13 +200,15 @@ void OuterWgrad<T>::run_cell(int64_t index, const Cell& cell) const {
       const Cell next = this->cell(index + 1, nullptr);
       ahead = this->ahead(next, grid_[next.blocks.begin]);
     }
-    multiply(cell, block, memory.a, b, i == 0, ahead);
+    multiply(cell, block, memory.a, packed, i == 0, ahead);
   }
 }
 
-template <class T>
-typename OuterWgrad<T>::Runs OuterWgrad<T>::runs(const Block& block, const Tap& ty, int64_t column,
-                                                 int64_t channels, int64_t pixel) const {
+template <class T, class Operand>
+typename OuterWgrad<T, Operand>::Runs OuterWgrad<T, Operand>::runs(const Block& block,
+                                                                   const Tap& ty, int64_t column,
+                                                                   int64_t channels,
+                                                                   int64_t pixel) const {
   if (linear_) return {.a = {0}, .b = {0}, .k = pixels(block)};
   const Scratch layout = scratch(block);
   const auto row_of = [&](int64_t source) {  // the block's first that reads `source` or beyond
@@ -242,8 +248,8 @@ typename OuterWgrad<T>::Runs OuterWgrad<T>::runs(const Block& block, const Tap& 
   return runs;
 }
 
-template <class T>
-Ahead OuterWgrad<T>::ahead(const Cell& cell, const Block& block) const {
+template <class T, class Operand>
+Ahead OuterWgrad<T, Operand>::ahead(const Cell& cell, const Block& block) const {
   Ahead ahead;
   const auto add = [&](const T* base, const ImageStrides& strides, const Extent& channels,
                        int64_t begin, int64_t end) {
@@ -260,25 +266,32 @@ Ahead OuterWgrad<T>::ahead(const Cell& cell, const Block& block) const {
   return ahead;
 }
 
-template <class T>
-void OuterWgrad<T>::multiply(const Cell& cell, const Block& block, const T* a, const Source& b,
-                             bool first, Ahead& ahead) const {
+template <class T, class Operand>
+void OuterWgrad<T, Operand>::multiply(const Cell& cell, const Block& block, const Operand* a,
+                                      const Source<Operand>& b, bool first, Ahead& ahead) const {
   const int64_t step = even_piece(cell.rows.size, gemm_.mr), sliver = a_columns(block) * kPitch;
   const int64_t panels = ceil_div(cell.columns.size, gemm_.nr);
+  const int64_t a_term = a_items(block, cell.rows.size);
+  const auto products =
+      std::span(kTermProducts).first(static_cast<size_t>(term_products(bf16_terms_)));
   std::vector<const void*> run_a, run_b;
   for (const Tap& ty : y_axis_.phases[0].taps) {
     for (int64_t column = 0; column < tap_columns_; ++column) {
       const Runs runs = this->runs(block, ty, column, x_channels(cell).size, b.pixel);
-      const size_t count = runs.a.size();
+      const size_t count = runs.a.size() * products.size();
       const int64_t steps =
           std::max<int64_t>(1, static_cast<int64_t>(count) * ceil_div(runs.k, gemm_.kr));
       Acc* const sums = cell.sums + (ty.kernel * tap_columns_ + column) * max_rows_ * cell.ld;
       run_a.resize(count), run_b.resize(count * static_cast<size_t>(panels));
       for (int64_t panel = 0; panel < panels; ++panel)
         for (size_t r = 0; r < count; ++r)
-          run_b[static_cast<size_t>(panel) * count + r] = b.at + runs.b[r] + panel * gemm_.nr;
+          run_b[static_cast<size_t>(panel) * count + r] = b.at + runs.b[r / products.size()] +
+                                                          products[r % products.size()].b * b.term +
+                                                          panel * gemm_.nr;
       for (int64_t row = 0; row < cell.rows.size; row += step) {
-        for (size_t r = 0; r < count; ++r) run_a[r] = a + row / step * sliver + runs.a[r];
+        for (size_t r = 0; r < count; ++r)
+          run_a[r] = a + row / step * sliver + runs.a[r / products.size()] +
+                     products[r % products.size()].a * a_term;
         for (int64_t panel = 0; panel < panels; ++panel) {
           const Ahead::Lines lines = ahead.next(steps, b.at);
           const GemmTile tile{
@@ -309,8 +322,8 @@ void OuterWgrad<T>::multiply(const Cell& cell, const Block& block, const T* a, c
 
 /// dw of some rows of A: the partial sums of the ranges of pixels, in their order, put where dw has
 /// them: [output channel][input channel][tap].
-template <class T>
-void OuterWgrad<T>::merge(const Cell& cell, int64_t row0, int64_t rows, Acc* dw) const {
+template <class T, class Operand>
+void OuterWgrad<T, Operand>::merge(const Cell& cell, int64_t row0, int64_t rows, Acc* dw) const {
   const int64_t range = channel_cells() * sums_items();  // from one range of pixels to the next
   const int64_t columns = cell.columns.size, first = cell.rows.begin + row0;
   const auto sum = [&](int64_t row, int64_t tap, Acc* to) {
@@ -361,8 +374,9 @@ void OuterWgrad<T>::merge(const Cell& cell, int64_t row0, int64_t rows, Acc* dw)
   }
 }
 
-template class OuterWgrad<bfloat16>;
-template class OuterWgrad<float>;
-template class OuterWgrad<double>;
+template class OuterWgrad<bfloat16, bfloat16>;
+template class OuterWgrad<float, float>;
+template class OuterWgrad<float, bfloat16>;
+template class OuterWgrad<double, double>;
 
 }  // namespace quern::kernels

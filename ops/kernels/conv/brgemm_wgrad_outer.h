@@ -10,17 +10,19 @@ namespace quern::kernels {
 /// Rows that a sliver of A has room for: whole cache lines of f32, and of pairs of bf16.
 constexpr int64_t kPitch = 16;
 
-template <class T>
+/// T is what x and dy hold, Operand what is multiplied: T, or terms of bf16.
+template <class T, class Operand>
 class OuterWgrad {
  public:
   using Acc = Accumulator<T>;
+  static constexpr int64_t kItem = sizeof(Operand);
+  static constexpr bool kRounds = !std::is_same_v<T, Operand>;
 
   static bool takes(const ConvProblem& problem, const GemmKernel& gemm) {
     return gemm.run_outer && packs_panels(gemm) && gemm.mr <= kPitch &&
            problem.format == MemoryFormat::channels_last;
   }
-  OuterWgrad(const ConvProblem& problem, const GemmKernel& gemm, const T* x, const T* dy,
-             const SourceMap& map);
+  OuterWgrad(const ConvPlan& plan, const T* x, const T* dy, const SourceMap& map);
   void run(Acc* dw);
 
  private:
@@ -31,14 +33,17 @@ class OuterWgrad {
     Acc* sums;
     int64_t ld;
   };
-  /// Pixels of a block, neighbours `pixel` items apart.
+  /// Pixels of a block, neighbours `pixel` items apart; and its terms, if those are several.
+  template <class Item>
   struct Source {
-    const T* at;
-    int64_t pixel;
+    const Item* at;
+    int64_t pixel, term = 0;
   };
-  /// Where a cell copies a block to.
+  /// Where a cell copies a block to: A, that of x which becomes A, and B.
   struct Memory {
-    T *a, *x, *dy;
+    Operand* a;
+    T* x;
+    Operand* b;
   };
   /// Products of a row of taps: a run of `k` pixels each.
   struct Runs {
@@ -49,18 +54,19 @@ class OuterWgrad {
   void choose_blocks();
   Cell cell(int64_t index, Acc* sums) const;
   void run_cell(int64_t index, const Cell& cell) const;
-  Source pack(const Cell& cell, const Block& block, const Memory& memory) const;
-  void pack_x(const Cell& cell, const Block& block, T* a) const;
-  Source copy_x(const Cell& cell, const Block& block, T* to) const;
-  Source copy_dy(const Cell& cell, const Block& block, T* to) const;
-  void pack_a(const Cell& cell, const Block& block, const Source& source, T* a) const;
-  void pack_columns(const Cell& cell, const Block& block, const Source& source, int64_t count,
-                    int64_t column, T* a, const SourceMap& map = {}) const;
+  Source<Operand> pack(const Cell& cell, const Block& block, const Memory& memory) const;
+  void pack_x(const Cell& cell, const Block& block, Operand* a) const;
+  template <class Item>
+  Source<Item> copy_x(const Cell& cell, const Block& block, Item* to) const;
+  Source<Operand> copy_dy(const Cell& cell, const Block& block, Operand* to) const;
+  void pack_a(const Cell& cell, const Block& block, const Source<T>& source, Operand* a) const;
+  void pack_columns(const Cell& cell, const Block& block, const Source<T>& source, int64_t count,
+                    int64_t column, Operand* a, const SourceMap& map = {}) const;
   Runs runs(const Block& block, const Tap& ty, int64_t column, int64_t channels,
             int64_t pixel) const;
   Ahead ahead(const Cell& cell, const Block& block) const;
-  void multiply(const Cell& cell, const Block& block, const T* a, const Source& b, bool first,
-                Ahead& ahead) const;
+  void multiply(const Cell& cell, const Block& block, const Operand* a, const Source<Operand>& b,
+                bool first, Ahead& ahead) const;
   void merge(const Cell& cell, int64_t row, int64_t rows, Acc* dw) const;
 
   int64_t multiplications() const { return p_.n * p_.oh * p_.ow * icg_ * p_.oc * p_.kh * p_.kw; }
@@ -87,7 +93,7 @@ class OuterWgrad {
     const int64_t items = round_up(channels, gemm_.nr);
     return collides(items) ? items + gemm_.nr : items;
   }
-  bool collides(int64_t items) const { return items * static_cast<int64_t>(sizeof(T)) % 4096 == 0; }
+  bool collides(int64_t items) const { return items * kItem % 4096 == 0; }
   /// Items of a copy of x; behind it a vector may be read.
   int64_t x_items(const Block& block, int64_t channels) const {
     return x_copied_ ? scratch(block).image() * block.images * x_pixel(channels) + gemm_.nr : 0;
@@ -104,12 +110,15 @@ class OuterWgrad {
     return block.images * rows * width_;
   }
   int64_t image_columns(const Block& block) const { return round_up(block.rows * p_.ow, gemm_.kr); }
+  /// Of a term of A; a multiple of a cache line.
   int64_t a_items(const Block& block, int64_t rows) const {
-    return ceil_div(rows, gemm_.mr) * a_columns(block) * kPitch;
+    return round_up(ceil_div(rows, gemm_.mr) * a_columns(block) * kPitch, 64);
   }
 
   const ConvProblem p_;
   const GemmKernel& gemm_;
+  const int bf16_terms_;
+  const int64_t terms_;  // copies of an operand
   const T *x_, *dy_;
   const SourceMap map_;
   int64_t icg_, ocg_;  // channels of a group

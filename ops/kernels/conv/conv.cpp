@@ -43,10 +43,13 @@ std::string ConvProblem::to_string() const {
 std::span<const ConvKernel* const> conv_kernels() { return kKernels; }
 
 std::string ConvPlan::name() const {
-  return kernel != &conv_reference ? fmt::format("{}:{}", kernel->name, gemm->name) : kernel->name;
+  if (kernel == &conv_reference) return kernel->name;
+  const char* products = bf16_terms == 0 ? "" : bf16_terms == 1 ? "_bf16" : "_bf16x3";
+  return fmt::format("{}{}:{}", kernel->name, products, gemm->name);
 }
 
-ConvPlan plan_conv(const ConvProblem& problem, ConvPass pass, const GemmKernel* gemm) {
+ConvPlan plan_conv(const ConvProblem& problem, ConvPass pass, const GemmKernel* gemm,
+                   int bf16_terms) {
   if (!gemm) gemm = &select_gemm_kernel(problem.dtype);
   for (const ConvKernel* kernel : kKernels) {
     if (const char* reason = kernel->why_not(problem, pass, *gemm)) {
@@ -54,7 +57,7 @@ ConvPlan plan_conv(const ConvProblem& problem, ConvPass pass, const GemmKernel* 
       continue;
     }
     report_choice(verbose_name(pass), kernel->name);
-    return {problem, pass, kernel, gemm};
+    return {problem, pass, kernel, gemm, bf16_terms};
   }
   fail("conv2d", "no kernel takes " + problem.to_string());
 }

@@ -68,6 +68,8 @@ struct ConvKernel {
                   const ForwardFusion&);
   void (*dgrad)(const ConvPlan&, const void* dy, const void* packed, void* dx, const DgradFusion&);
   void (*wgrad)(const ConvPlan&, const void* x, const void* dy, void* dw, const SourceMap&);
+  /// How many times the multiplications of this pass the definition has; null: as many.
+  double (*saving)(const ConvProblem&, ConvPass) = nullptr;
 };
 
 /// All of them, best first, the reference last.
@@ -79,14 +81,20 @@ struct ConvPlan {
   ConvPass pass;
   const ConvKernel* kernel;
   const GemmKernel* gemm;  // the tile under conv_brgemm
+  /// Not 0: a problem of f32 on a tile of bf16, to which so many terms go (gemm/bf16_terms.h). Operands
+  /// become bf16 where they are packed or copied to scratch; sums, outputs and all else stay f32.
+  int bf16_terms = 0;
 
-  std::string name() const;  ///< "brgemm:gemm_f32_f32_f32_14x32_avx512", "reference"
+  std::string name()
+      const;  ///< "brgemm:gemm_f32_f32_f32_14x32_avx512", "brgemm_bf16x3:...", "reference"
+  double saving() const { return kernel->saving ? kernel->saving(problem, pass) : 1; }
   int64_t packed_bytes() const { return kernel->packed_bytes(*this); }
   void pack(const void* weight, void* packed) const { kernel->pack(*this, weight, packed); }
 };
 
-/// The best kernel for it, on the best tile or on `gemm`.
-ConvPlan plan_conv(const ConvProblem& problem, ConvPass pass, const GemmKernel* gemm = nullptr);
+/// The best kernel for it, on the best tile or on `gemm`; bf16_terms as in ConvPlan.
+ConvPlan plan_conv(const ConvProblem& problem, ConvPass pass, const GemmKernel* gemm = nullptr,
+                   int bf16_terms = 0);
 
 // `packed` is what plan.pack() made, or the weight itself where packed_bytes() is 0.
 

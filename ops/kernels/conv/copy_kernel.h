@@ -14,13 +14,16 @@ using Transpose = void(const void* src, int64_t src_stride, void* dst, int64_t d
 
 /// A matrix [rows][cols] of f32 or bf16, its rows src_stride items apart, to be cut into panels of `width`
 /// columns that have room for `pitch`, a multiple of 16; what they hold beyond columns of the matrix is
-/// undefined afterwards. With scale and shift, f32 [cols], items are mapped as by MapCopy.
+/// undefined afterwards. With scale and shift, f32 [cols], items are mapped as by MapCopy. Where f32 is
+/// rounded to bf16, panels are cut for each term, those of term t t·term_stride items behind dst.
 struct PanelCopy {
   const void* src;
   int64_t src_stride, rows, cols;
   void* dst;
   int64_t panel_stride, width, pitch;
   const void *scale = nullptr, *shift = nullptr;
+  int terms = 1;
+  int64_t term_stride = 0;
 };
 
 /// What a batch norm and relu do to a matrix [rows][cols] whose columns, or rows, are channels:
@@ -34,6 +37,14 @@ struct MapCopy {
   bool rows_are_channels;
 };
 
+/// A matrix of f32, mapped unless scale is null, as so many terms of bf16 (gemm/bf16_terms.h): those of
+/// term t lie t·term_stride items behind dst.
+struct TermCopy {
+  MapCopy matrix;
+  int terms;
+  int64_t term_stride;
+};
+
 struct CopyKernel {
   const char* name;
   Isa isa;
@@ -45,7 +56,8 @@ struct CopyKernel {
   /// Pairs of rows interleaved: to j/width·panel_stride + (i/2·pitch + j%width)·2 + i%2. The last of
   /// an odd number of rows is paired with zeros.
   void (*pair_panels16)(const PanelCopy&);
-  void (*round)(const float* src, int64_t n, bfloat16* dst);
+  void (*round_pair_panels)(const PanelCopy&);  // the same of f32 as terms of bf16
+  void (*round)(const TermCopy&);
   void (*map_bf16)(const MapCopy&);
   void (*map_f32)(const MapCopy&);
   void (*map_f64)(const MapCopy&);

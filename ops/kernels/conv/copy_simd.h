@@ -236,22 +236,60 @@ void pair_panels16(const PanelCopy& copy) {
   });
 }
 
+/// What is left of v once its first term is taken.
 template <class Arch>
-void round(const float* src, int64_t n, bfloat16* dst) {
-  each_vector<bfloat16, Arch>(
-      n, [&](int64_t i, int, auto lanes) { lanes.store(dst + i, lanes.load(src + i)); });
+Vec<float, Arch> remainder(Vec<float, Arch> v) {
+  return v - widened<Arch>(to_bf16<Arch>(v));
 }
 
+template <class Arch>
+void round_pair_panels(const PanelCopy& copy) {
+  using V = Vec<float, Arch>;
+  with_map<Arch>(copy, [&](const auto& map) {
+    each_piece<uint16_t, Arch>(
+        copy, 2, [&](int64_t i, int64_t j, auto n_even, auto n_odd, uint16_t* to) {
+          const auto* from = static_cast<const float*>(copy.src) + i * copy.src_stride + j;
+          const auto load = [&](const float* row, auto n) {
+            return n > 0 ? map(V(load_items<typename V::register_type>(row, n)), j) : V(0);
+          };
+          V even = load(from, n_even), odd = load(from + copy.src_stride, n_odd);
+          for (int term = 0; term < copy.terms; ++term, to += copy.term_stride) {
+            if (term > 0) even = remainder<Arch>(even), odd = remainder<Arch>(odd);
+            store_row(to, widen<Arch>(to_bf16<Arch>(even)) | widen<Arch>(to_bf16<Arch>(odd)) << 16);
+          }
+        });
+  });
+}
+
+/// Stores a vector, and nothing else.
+struct Whole {
+  template <class T, class V, class Lanes>
+  void operator()(T* to, V v, Lanes lanes) const {
+    lanes.store(to, v);
+  }
+};
+/// Stores the terms of a vector.
+template <class Arch>
+struct Terms {
+  int count;
+  int64_t stride;
+  template <class Lanes>
+  void operator()(bfloat16* to, Vec<float, Arch> v, Lanes lanes) const {
+    lanes.store(to, v);
+    if (count > 1) lanes.store(to + stride, remainder<Arch>(v));
+  }
+};
+
 /// Columns are channels: a cache line of bf16 at a time, so that scale and shift stay in registers.
-template <class T, class Arch>
-void map_columns(const MapCopy& copy) {
+template <class T, class To, class Arch, class Put>
+void map_columns(const MapCopy& copy, Put put) {
   using V = Vec<T, Arch>;
   constexpr int64_t lanes = kLanes<T, Arch>;
   const auto* scale = static_cast<const Wide<T>*>(copy.scale);
   const auto* shift = static_cast<const Wide<T>*>(copy.shift);
   const auto each_row = [&](int64_t j, auto body) {
     const T* src = static_cast<const T*>(copy.src) + j;
-    T* dst = static_cast<T*>(copy.dst) + j;
+    To* dst = static_cast<To*>(copy.dst) + j;
     for (int64_t i = 0; i < copy.rows; ++i, src += copy.src_stride, dst += copy.dst_stride)
       body(src, dst);
   };
@@ -259,30 +297,48 @@ void map_columns(const MapCopy& copy) {
   for (; j + 2 * lanes <= copy.cols; j += 2 * lanes) {
     const V s = load<Arch>(scale + j), s_next = load<Arch>(scale + j + lanes);
     const V t = load<Arch>(shift + j), t_next = load<Arch>(shift + j + lanes);
-    each_row(j, [&](const T* src, T* dst) {
-      store<Arch>(dst, mapped(load<Arch>(src), s, t));
-      store<Arch>(dst + lanes, mapped(load<Arch>(src + lanes), s_next, t_next));
+    each_row(j, [&](const T* src, To* dst) {
+      put(dst, mapped(load<Arch>(src), s, t), AllLanes<Arch>{});
+      put(dst + lanes, mapped(load<Arch>(src + lanes), s_next, t_next), AllLanes<Arch>{});
     });
   }
   each_vector<T, Arch>(copy.cols - j, [&](int64_t k, int, auto part) {
     const V s = part.load(scale + j + k), t = part.load(shift + j + k);
-    each_row(j + k, [&](const T* src, T* dst) { part.store(dst, mapped(part.load(src), s, t)); });
+    each_row(j + k, [&](const T* src, To* dst) { put(dst, mapped(part.load(src), s, t), part); });
   });
 }
 
-template <class T, class Arch>
-void map(const MapCopy& copy) {
+template <class T, class To, class Arch, class Put>
+void map(const MapCopy& copy, Put put) {
   using V = Vec<T, Arch>;
-  if (!copy.rows_are_channels) return map_columns<T, Arch>(copy);
+  if (!copy.rows_are_channels) return map_columns<T, To, Arch>(copy, put);
   const auto* scale = static_cast<const Wide<T>*>(copy.scale);
   const auto* shift = static_cast<const Wide<T>*>(copy.shift);
   for (int64_t i = 0; i < copy.rows; ++i) {
     const T* src = static_cast<const T*>(copy.src) + i * copy.src_stride;
-    T* dst = static_cast<T*>(copy.dst) + i * copy.dst_stride;
+    To* dst = static_cast<To*>(copy.dst) + i * copy.dst_stride;
     const V s(scale[i]), t(shift[i]);
     each_vector<T, Arch>(copy.cols, [&](int64_t j, int, auto part) {
-      part.store(dst + j, mapped(part.load(src + j), s, t));
+      put(dst + j, mapped(part.load(src + j), s, t), part);
     });
+  }
+}
+
+template <class T, class Arch>
+void map(const MapCopy& copy) {
+  map<T, T, Arch>(copy, Whole{});
+}
+
+template <class Arch>
+void round(const TermCopy& copy) {
+  const MapCopy& m = copy.matrix;
+  const Terms<Arch> put{copy.terms, copy.term_stride};
+  if (m.scale) return map<float, bfloat16, Arch>(m, put);
+  for (int64_t i = 0; i < m.rows; ++i) {
+    const float* src = static_cast<const float*>(m.src) + i * m.src_stride;
+    bfloat16* dst = static_cast<bfloat16*>(m.dst) + i * m.dst_stride;
+    each_vector<float, Arch>(
+        m.cols, [&](int64_t j, int, auto part) { put(dst + j, part.load(src + j), part); });
   }
 }
 
@@ -296,6 +352,7 @@ constexpr CopyKernel copy_kernel(const char* name, Isa isa) {
           interleave16<Arch>,
           panels32<Arch>,
           pair_panels16<Arch>,
+          round_pair_panels<Arch>,
           round<Arch>,
           map<bfloat16, Arch>,
           map<float, Arch>,

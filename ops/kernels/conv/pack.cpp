@@ -1,9 +1,13 @@
 #include "quern/ops/kernels/conv/pack.h"
 
 #include <algorithm>
+#include <utility>
+
 #include "quern/ops/kernels/conv/copy_kernel.h"
+#include "quern/ops/kernels/gemm/bf16_terms.h"
 #include "quern/tensor/cpu_features.h"
 #include "quern/tensor/dtype.h"
+#include "quern/tensor/storage.h"
 
 namespace quern::kernels {
 namespace {
@@ -69,19 +73,35 @@ void copy_matrix(const T* src, int64_t row_stride, int64_t col_stride, T* dst, i
 /// Zeroes positions [begin, end) of all channels.
 template <class T>
 void zero_positions(const SourceCopy& copy, T* scratch, int64_t begin, int64_t end) {
-  if (copy.channel_stride == 1) {
-    for (int64_t p = begin; p < end; ++p)
-      std::fill_n(scratch + p * copy.position_stride, copy.channels, T{});
-  } else {
-    for (int64_t c = 0; c < copy.channels; ++c)
-      std::fill(scratch + c * copy.channel_stride + begin, scratch + c * copy.channel_stride + end,
-                T{});
+  for (int term = 0; term < term_copies(copy.bf16_terms); ++term, scratch += copy.term_stride) {
+    if (copy.channel_stride == 1) {
+      for (int64_t p = begin; p < end; ++p)
+        std::fill_n(scratch + p * copy.position_stride, copy.channels, T{});
+    } else {
+      for (int64_t c = 0; c < copy.channels; ++c)
+        std::fill(scratch + c * copy.channel_stride + begin,
+                  scratch + c * copy.channel_stride + end, T{});
+    }
   }
 }
 
+/// Rows of f32 as terms of bf16; `column_step` lies between items of a row.
+void round_matrix(const SourceCopy& copy, MapCopy map, int64_t column_step) {
+  if (!map.scale && column_step == 1 && map.src_stride == map.cols && map.dst_stride == map.cols)
+    map.cols *= std::exchange(map.rows, 1);
+  const Workspace dense(column_step == 1 ? 0 : map.rows * map.cols * 4);
+  if (column_step != 1) {
+    copy_matrix(static_cast<const float*>(map.src), map.src_stride, column_step, dense.as<float>(),
+                map.cols, map.rows, map.cols);
+    map.src = dense.as<float>();
+    map.src_stride = map.cols;
+  }
+  copy_kernel().round({map, copy.bf16_terms, copy.term_stride});
+}
+
 /// A row of copy_block: positions × channels from src on.
-template <class T>
-void copy_row(const SourceCopy& copy, int64_t position_step, const T* src, T* dst,
+template <class T, class To>
+void copy_row(const SourceCopy& copy, int64_t position_step, const T* src, To* dst,
               int64_t positions) {
   const bool rows_are_channels = copy.channel_stride != 1;
   MapCopy map{.src = src,
@@ -99,17 +119,21 @@ void copy_row(const SourceCopy& copy, int64_t position_step, const T* src, T* ds
     std::swap(map.rows, map.cols);
     std::swap(map.src_stride, column_step);
   }
-  if (!map.scale || column_step != 1) {  // mapped where it lies then, while it is in L1
-    copy_matrix(src, map.src_stride, column_step, dst, map.dst_stride, map.rows, map.cols);
-    map.src = dst;
-    map.src_stride = map.dst_stride;
+  if constexpr (!std::is_same_v<T, To>) {
+    round_matrix(copy, map, column_step);
+  } else {
+    if (!map.scale || column_step != 1) {  // mapped where it lies then, while it is in L1
+      copy_matrix(src, map.src_stride, column_step, dst, map.dst_stride, map.rows, map.cols);
+      map.src = dst;
+      map.src_stride = map.dst_stride;
+    }
+    if (map.scale) map_of<T>(copy_kernel())(map);
   }
-  if (map.scale) map_of<T>(copy_kernel())(map);
 }
 
-template <class T>
+template <class T, class To>
 void copy_block(const SourceCopy& copy, const Axis& y, const Axis& x, const Block& block,
-                const T* src, T* scratch) {
+                const T* src, To* scratch) {
   const Scratch layout(y, x, block.rows);
   const ImageStrides& s = copy.strides;
   for (int64_t n = 0; n < block.images; ++n) {
@@ -146,6 +170,9 @@ void copy_matrix(int64_t item, const void* src, int64_t row_stride, int64_t col_
 
 void copy_block(const SourceCopy& copy, const Axis& y, const Axis& x, const Block& block,
                 const void* src, void* scratch) {
+  if (copy.bf16_terms != 0)
+    return copy_block(copy, y, x, block, static_cast<const float*>(src),
+                      static_cast<bfloat16*>(scratch));
   visit_item(copy.item, [&]<class T>(std::type_identity<T>) {
     copy_block(copy, y, x, block, static_cast<const T*>(src), static_cast<T*>(scratch));
   });
@@ -187,10 +214,21 @@ void pack_panels(const GemmKernel& kernel, const PanelCopy& copy) {
   (kernel.kr == 1 ? copy_kernel().panels32 : copy_kernel().pair_panels16)(copy);
 }
 
-void store_rows(const float* src, int64_t src_stride, bfloat16* dst, int64_t dst_stride,
-                int64_t rows, int64_t cols) {
-  const CopyKernel& copy = copy_kernel();
-  for (int64_t i = 0; i < rows; ++i) copy.round(src + i * src_stride, cols, dst + i * dst_stride);
+void round_panels(const PanelCopy& copy) { copy_kernel().round_pair_panels(copy); }
+
+void round_rows(const float* src, int64_t src_stride, bfloat16* dst, int64_t dst_stride,
+                int64_t rows, int64_t cols, int terms, int64_t term_stride) {
+  copy_kernel().round({{.src = src,
+                        .src_stride = src_stride,
+                        .dst = dst,
+                        .dst_stride = dst_stride,
+                        .rows = rows,
+                        .cols = cols,
+                        .scale = nullptr,
+                        .shift = nullptr,
+                        .rows_are_channels = false},
+                       terms,
+                       term_stride});
 }
 
 }  // namespace quern::kernels

@@ -47,6 +47,9 @@ struct SourceCopy {
   int64_t channels;
   int64_t position_stride, channel_stride;
   SourceMap map = {};  // of these channels; what is copied is then bf16, f32 or f64, by `item`
+  /// Not 0: f32 becomes so many terms of bf16 (gemm/bf16_terms.h), `term_stride` items from one to the next.
+  int bf16_terms = 0;
+  int64_t term_stride = 0;
 };
 /// A map of all channels, from one on. Acc is what its arrays hold.
 template <class Acc>
@@ -67,9 +70,11 @@ void pack_panel_rows(const GemmKernel& kernel, const void* src, int64_t row_stri
 /// the kernel takes B and A by columns: groups of kr rows interleaved.
 bool packs_panels(const GemmKernel& kernel);
 void pack_panels(const GemmKernel& kernel, const PanelCopy& copy);
+/// The same of a matrix of f32, as terms of bf16.
+void round_panels(const PanelCopy& copy);
 
-/// dst[i][j] = src[i][j], rounded.
-void store_rows(const float* src, int64_t src_stride, bfloat16* dst, int64_t dst_stride,
-                int64_t rows, int64_t cols);
+/// The terms of rows of f32, those of each `term_stride` items behind the one before.
+void round_rows(const float* src, int64_t src_stride, bfloat16* dst, int64_t dst_stride,
+                int64_t rows, int64_t cols, int terms = 1, int64_t term_stride = 0);
 
 }  // namespace quern::kernels

@@ -307,6 +307,13 @@ const char* why_not_4x4(const ConvProblem& p, ConvPass pass, const GemmKernel& g
   return nullptr;
 }
 
+template <int tile>
+double saving(const ConvProblem& p, ConvPass pass) {
+  const WinogradConv conv(p, pass, tile);
+  return static_cast<double>(9 * conv.height * conv.width) /
+         static_cast<double>(conv.points() * conv.tile_rows() * conv.tile_columns());
+}
+
 void forward(const ConvPlan& plan, const void* x, const void* packed, void* y,
              const ForwardFusion& fusion) {
   WinogradEngine(plan, x, packed, fusion.source, epilogue_of(fusion), y).run();
@@ -322,6 +329,7 @@ void dgrad(const ConvPlan& plan, const void* dy, const void* packed, void* dx,
 const char* why_winograd_cannot(const ConvProblem& p, ConvPass pass, const GemmKernel& gemm) {
   if (p.dtype == DType::bf16) return "transforms would round to bf16 once more";
   if (p.dtype != DType::f32) return "f64 is computed by the definition";
+  if (gemm.a != DType::f32) return "transforms would be rounded to bf16";
   if (p.kh != 3 || p.kw != 3 || p.stride_h != 1 || p.stride_w != 1 || p.dilation_h != 1 ||
       p.dilation_w != 1 || p.groups != 1)
     return "filters are not 3×3 with stride, dilation and groups of 1";
@@ -362,6 +370,7 @@ constinit const ConvKernel conv_winograd_4x4{
     .forward = forward,
     .dgrad = dgrad,
     .wgrad = nullptr,
+    .saving = saving<4>,
 };
 
 constinit const ConvKernel conv_winograd{
@@ -372,6 +381,7 @@ constinit const ConvKernel conv_winograd{
     .forward = forward,
     .dgrad = dgrad,
     .wgrad = run_winograd_wgrad,
+    .saving = saving<2>,
 };
 
 }  // namespace quern::kernels

@@ -23,6 +23,13 @@ struct Columns {
   }
 };
 
+struct F32Rows {
+  using Item = float;
+  static Columns load(const float* row) { return Columns::of(row); }
+  static __m512 load_half(const float* row) { return _mm512_loadu_ps(row); }
+  static void store(float* row, Columns v) { v.store(row); }
+};
+
 /// Rows is F32Rows or Bf16Rows: how the columns of a row are loaded and stored.
 template <class Rows>
 struct Finish {

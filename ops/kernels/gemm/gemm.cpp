@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "quern/ops/kernels/conv/pack.h"
+#include "quern/ops/kernels/gemm/bf16_terms.h"
 #include "quern/ops/kernels/gemm/gemm_registry.h"
 #include "quern/tensor/dtype.h"
 #include "quern/tensor/parallel.h"
@@ -68,16 +69,6 @@ struct Blocks {
   }
 };
 
-/// What a tile's batch multiplies: terms of A and of B. The first entries serve one term.
-struct TermProduct {
-  int a, b;
-};
-constexpr TermProduct kTermProducts[] = {{0, 0}, {0, 1}, {1, 0}};
-
-/// Packed copies that an operand has.
-int copies(int bf16_terms) { return std::max(bf16_terms, 1); }
-int products(int bf16_terms) { return bf16_terms == 2 ? 3 : 1; }
-
 DType operand_dtype(DType of_kernel, int bf16_terms) {
   return bf16_terms == 0 ? of_kernel : DType::f32;
 }
@@ -93,10 +84,10 @@ void make_term(const float* x, int64_t stride, int64_t n, int term, bfloat16* to
       for (int64_t i = 0; i < count; ++i) block[i] = from[i * stride];
     else if (term != 0) std::copy_n(from, count, block);
     const float* values = stride == 1 && term == 0 ? from : block;
-    store_rows(values, count, to, count, 1, count);
+    round_rows(values, count, to, count, 1, count);
     if (term == 0) continue;
     for (int64_t i = 0; i < count; ++i) block[i] -= static_cast<float>(to[i]);
-    store_rows(block, count, to, count, 1, count);
+    round_rows(block, count, to, count, 1, count);
   }
 }
 
@@ -188,7 +179,7 @@ class Cell {
     if (!usable_in_place(kernel, p)) {
       // One cache line more than a block: rows must not start in the same sets of L1.
       packed_ld_ = blocks.kc + 64 / itemsize(kernel.a);
-      packed_a_.emplace(copies(p.bf16_terms) * m_ * packed_ld_ * itemsize(kernel.a));
+      packed_a_.emplace(term_copies(p.bf16_terms) * m_ * packed_ld_ * itemsize(kernel.a));
     }
     if (!writes_directly(kernel, p)) {
       // Sums over one block of k need a tile, over several the whole cell.
@@ -255,14 +246,14 @@ class Cell {
   void multiply(const Rows& a, int64_t depth, int64_t k, int64_t i, int64_t j,
                 const void* ahead) const {
     const void *rows[std::size(kTermProducts)], *b[std::size(kTermProducts)];
-    for (int t = 0; t < products(p_.bf16_terms); ++t) {
+    for (int t = 0; t < term_products(p_.bf16_terms); ++t) {
       rows[t] = at(a.data, kTermProducts[t].a * a.term + i * a.ld, itemsize(kernel_.a));
       b[t] = panel(depth * blocks_.kc, j, kTermProducts[t].b);
     }
     GemmTile tile{.m = std::min<int64_t>(kernel_.mr, m_ - i),
                   .n = std::min<int64_t>(kernel_.nr, n_ - j),
                   .k = k,
-                  .batch = products(p_.bf16_terms),
+                  .batch = term_products(p_.bf16_terms),
                   .a = rows,
                   .lda = a.ld,
                   .b = b,
@@ -319,7 +310,7 @@ void pack_term_panel(const GemmKernel& kernel, const float* b, const GemmOperand
 /// cut along k.
 void pack_batch(const GemmKernel& kernel, const GemmOperand& b, int64_t batch, int64_t k, int64_t n,
                 void* panels, int bf16_terms) {
-  const int64_t depth = round_up(512, kernel.k_multiple), terms = copies(bf16_terms);
+  const int64_t depth = round_up(512, kernel.k_multiple), terms = term_copies(bf16_terms);
   const int64_t depths = ceil_div(k, depth), count = panel_count(kernel, n);
   parallel_cells(batch * terms * count * depths, kernel.nr * std::min(depth, k), [&](int64_t cell) {
     const int64_t matrix = cell / depths / count, panel = cell / depths % count,
@@ -340,7 +331,7 @@ void pack_batch(const GemmKernel& kernel, const GemmOperand& b, int64_t batch, i
 }  // namespace
 
 int64_t packed_b_bytes(const GemmKernel& kernel, int64_t k, int64_t n, int bf16_terms) {
-  return copies(bf16_terms) * panel_count(kernel, n) * panel_elements(kernel, k) *
+  return term_copies(bf16_terms) * panel_count(kernel, n) * panel_elements(kernel, k) *
          itemsize(kernel.b);
 }
 

@@ -23,9 +23,8 @@ struct GemmProblem {
   int64_t c_row_stride, c_batch_stride = 0;
   const void* bias = nullptr;  // [n] of the kernel's c dtype, or null
   bool accumulate = false;     // false: C is written without being read
-  // 0, or for a bf16 kernel the number of bf16 that each f32 of a and b becomes when it is packed:
-  //   1  x ≈ hi:       A·B ≈ hi·hi
-  //   2  x ≈ hi + lo:  A·B ≈ hi·hi + hi·lo + lo·hi, three products of the batch-reduce contract
+  // 0, or for a bf16 kernel the number of bf16 that each f32 of a and b becomes when it is packed
+  // (bf16_terms.h).
   int bf16_terms = 0;
 };
 

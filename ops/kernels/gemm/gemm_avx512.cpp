@@ -15,13 +15,6 @@ __attribute__((always_inline)) inline void add_outer(Accumulators<kRows>& c, con
   }
 }
 
-struct F32Rows {
-  using Item = float;
-  static Columns load(const float* row) { return Columns::of(row); }
-  static __m512 load_half(const float* row) { return _mm512_loadu_ps(row); }
-  static void store(float* row, Columns v) { v.store(row); }
-};
-
 struct F32 {
   template <int kRows>
   static void run(const GemmTile& tile) {

@@ -67,7 +67,8 @@ struct Bf16 {
   template <int kRows>
   __attribute__((noinline)) static void run(const GemmTile& tile, int64_t row) {
     Accumulators<kRows> c;
-    Fetches fetches(tile, row, sizeof(uint16_t));
+    const bool wide = tile.finish != nullptr && tile.finish->wide;
+    Fetches fetches(tile, row, wide ? sizeof(float) : sizeof(uint16_t));
     const int64_t skip = row * tile.lda;
     for (int64_t i = 0; i < tile.batch; ++i) {
       const auto* a = static_cast<const uint16_t*>(tile.a[i]) + skip;
@@ -84,7 +85,8 @@ struct Bf16 {
       }
       if (even < tile.k) step(even);
     }
-    finish<Bf16Rows>(c, tile, row);
+    if (wide) finish<F32Rows>(c, tile, row);
+    else finish<Bf16Rows>(c, tile, row);
   }
 };
 

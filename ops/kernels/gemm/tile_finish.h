@@ -12,7 +12,7 @@ struct TileRows {
   int64_t stride;
 };
 
-/// Tensors are of the operands' dtype, arrays [n] of the sums'.
+/// Tensors are of the operands' dtype, or `wide`: of the sums', as arrays [n] are.
 struct TileFinish {
   enum class Kind : uint8_t {
     store,     // out = sum
@@ -27,6 +27,7 @@ struct TileFinish {
   const void *scale = nullptr, *shift = nullptr, *center = nullptr;
   TileRows residual = {}, x = {};  // residual.data may be null
   bool relu = false;
+  bool wide = false;
   void *first = nullptr, *second = nullptr;
 };
 
