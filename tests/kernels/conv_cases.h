@@ -277,12 +277,18 @@ inline std::vector<double> rounded(std::vector<double> values, DType dtype) {
 }
 
 /// Those that this machine runs, and the AMX kernel on emulated tiles; on an emulated CPU those that it
-/// takes.
+/// takes and one with Neon alone does not.
 inline std::vector<const GemmKernel*> enabled_gemms() {
-  if (kEmulatedCpu)
-    return {&select_gemm_kernel(DType::f32), &select_gemm_kernel(DType::bf16),
-            &select_gemm_kernel(DType::f64)};
-  std::vector<const GemmKernel*> enabled{&kEmulatedAmx};
+  std::vector<const GemmKernel*> enabled;
+  if (kEmulatedCpu) {
+    const bool neon_alone = !isa_enabled(Isa::neon_bf16) && !isa_enabled(Isa::sve);
+    for (DType dtype : {DType::f32, DType::bf16, DType::f64}) {
+      const GemmKernel& gemm = select_gemm_kernel(dtype);
+      if (neon_alone || gemm.isa > Isa::neon) enabled.push_back(&gemm);
+    }
+    return enabled;
+  }
+  enabled.push_back(&kEmulatedAmx);
   for (const GemmKernel* gemm : gemm_kernels()) {
     if (isa_enabled(gemm->isa)) enabled.push_back(gemm);
     else MESSAGE("skipped ", std::string(gemm->name), ": ", why_disabled(gemm->isa));
