@@ -8,6 +8,7 @@
 #include "infer.h"
 #include "options.h"
 #include "output.h"
+#include "quern/ops/float32_matmul_precision.h"
 #include "quern/tensor/cpu_features.h"
 #include "quern/tensor/parallel.h"
 #include "train.h"
@@ -19,6 +20,8 @@ int main(int argc, char** argv) {
   try {
     check_outputs(options);
     if (options.threads > 0) quern::set_num_threads(options.threads);
+    if (!options.matmul_precision.empty())
+      quern::set_float32_matmul_precision(options.matmul_precision);
     if (options.amp && !quern::has_bf16_arithmetic())
       fmt::print(stderr,
                  "resnet50: warning: --amp: {} has no fast bf16 arithmetic: slower than f32\n",

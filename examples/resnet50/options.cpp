@@ -54,6 +54,8 @@ void add_common(CLI::App& app, Options& o) {
       ->type_name("FILE")
       ->check(named);
   app.add_flag("--amp", o.amp, "Autocast to bf16");
+  app.add_option("--matmul-precision", o.matmul_precision, "How f32 is multiplied [highest]")
+      ->check(CLI::IsMember({"highest", "high", "medium"}));
   app.add_flag("--channels-last", o.channels_last, "Images and activations as N, H, W, C");
   app.add_flag("--no-fuse", o.no_fuse, "Op by op instead of one op a block");
   app.add_option("--threads", o.threads, "Threads [one a core]")->check(integer(1, 1024));

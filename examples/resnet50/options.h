@@ -24,6 +24,7 @@ struct Options {
   double lr = 0.005, momentum = 0.9, weight_decay = 1e-4;
 
   bool amp = false, channels_last = false, no_fuse = false;
+  std::string matmul_precision;  // empty: what the environment says
   int threads = 0;  // 0: one a core
   uint64_t seed = 0;
 

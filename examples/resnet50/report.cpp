@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "quern/ops/float32_matmul_precision.h"
 #include "quern/tensor/cpu_features.h"
 #include "quern/tensor/parallel.h"
 
@@ -47,6 +48,12 @@ std::string clock(double s) {
   return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
 }
 
+/// "f32", and how it is multiplied unless that is as ever.
+std::string precision() {
+  const std::string_view name = get_float32_matmul_precision();
+  return name == "highest" ? "f32" : fmt::format("f32 in {} precision", name);
+}
+
 }  // namespace
 
 Report::Report(const Options& options, const Shape& input, int64_t parameters)
@@ -54,7 +61,7 @@ Report::Report(const Options& options, const Shape& input, int64_t parameters)
   fmt::print("{} {}: {:.1f} M parameters, input {} {}, {}, {} threads, {} ({})\n",
              to_string(options.mode), options.arch, static_cast<double>(parameters) / 1e6, input,
              options.channels_last ? "channels_last" : "contiguous",
-             options.amp ? "autocast bf16" : "f32", num_threads(), to_string(max_isa()),
+             options.amp ? "autocast bf16" : precision(), num_threads(), to_string(max_isa()),
              cpu_name());
   std::fflush(stdout);
 }
@@ -120,6 +127,7 @@ std::string Report::json() const {
       {"batch_size", input_[0]},
       {"image_size", input_[2]},
       {"amp", options_.amp},
+      {"matmul_precision", get_float32_matmul_precision()},
       {"channels_last", options_.channels_last},
       {"threads", num_threads()},
       {"isa", to_string(max_isa())},

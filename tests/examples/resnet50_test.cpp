@@ -50,7 +50,8 @@ TEST_CASE("training lowers the loss, with either optimizer, format and precision
   const TemporaryFolder folder;
   const std::string json = folder / "json";
   for (const std::string options :
-       {"--lr 0.02", "--lr 0.001 --opt adamw --channels-last", "--lr 0.02 --amp --channels-last"}) {
+       {"--lr 0.02", "--lr 0.001 --opt adamw --channels-last", "--lr 0.02 --amp --channels-last",
+        "--lr 0.02 --matmul-precision medium --channels-last"}) {
     CAPTURE(options);
     resnet50("train" + kTiny + "--steps 4 " + options + " --json " + json);
     const std::vector<double> loss = load_json(json).at("loss");
@@ -63,14 +64,18 @@ TEST_CASE("the JSON tells settings and measurements") {
   const TemporaryFolder folder;
   const std::string path = folder / "json";
   for (const std::string mode : {"train", "infer"}) {
-    resnet50(mode + kTiny + "--steps 5 --threads 2 --channels-last --json " + path,
-             "QUERN_MAX_CPU_ISA=portable");
+    const std::string out =
+        resnet50(mode + kTiny +
+                     "--steps 5 --threads 2 --channels-last --matmul-precision high --json " + path,
+                 "QUERN_MAX_CPU_ISA=portable");
+    CHECK(out.find(" f32 in high precision, ") != std::string::npos);
     const nlohmann::json json = load_json(path);
     CHECK(json.at("mode") == mode);
     CHECK(json.at("arch") == "resnet18");
     CHECK(json.at("batch_size") == 4);
     CHECK(json.at("image_size") == 32);
     CHECK(json.at("amp") == false);
+    CHECK(json.at("matmul_precision") == "high");
     CHECK(json.at("channels_last") == true);
     CHECK(json.at("threads") == 2);
     CHECK(json.at("isa") == "portable");

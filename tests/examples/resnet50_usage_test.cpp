@@ -61,6 +61,7 @@ TEST_CASE("a command line that makes no sense ends with status 2 and a hint") {
       {"train --threads 0", "--threads: expected an integer in 1..1024, got 0"},
       {"train --threads 1025", "--threads: expected an integer in 1..1024, got 1025"},
       {"train --seed -1", "--seed"},
+      {"infer --matmul-precision low", "--matmul-precision: low not in {highest,high,medium}"},
       {"train --steps 4000000000 --epochs 4000000000", "--steps: times --epochs is too large"},
       {"train --image-size 2000000000", "--image-size: squared, times --batch-size, is too large"},
       {"train -b 9000000000000000000", "--image-size: squared, times --batch-size, is too large"},
@@ -85,8 +86,8 @@ TEST_CASE("help tells every option") {
   CHECK(infer.status == 0);
   for (const char* option :
        {"--arch", "--weights", "--dummy", "--batch-size", "--image-size", "--dummy-size", "--batch",
-        "--steps", "--amp", "--channels-last", "--no-fuse", "--threads", "--seed", "--print-freq",
-        "--dump-output", "--json"}) {
+        "--steps", "--amp", "--matmul-precision", "--channels-last", "--no-fuse", "--threads",
+        "--seed", "--print-freq", "--dump-output", "--json"}) {
     CHECK(has(train.out, option));
     CHECK(has(infer.out, option));
   }

@@ -7,7 +7,9 @@
 #include "emulated_cpu.h"
 #include "gradcheck_helper.h"
 #include "nn/temporary_folder.h"
+#include "ops/precision_scope.h"
 #include "quern/autograd/grad_mode.h"
+#include "quern/nn/init.h"
 #include "quern/nn/loss.h"
 #include "quern/nn/safetensors.h"
 #include "quern/ops/autocast.h"
@@ -288,4 +290,52 @@ TEST_CASE("resnet: a batch norm in training mode sees the whole batch, whatever 
   const NoGradGuard no_grad;
   net(rand({7, 3, 192, 208}));
   CHECK(net.named_buffers().at("bn1.num_batches_tracked").item<int>() == 1);
+}
+
+namespace {
+
+/// Turns the network, which keeps its name, to f64.
+void widen(nn::Module& net) {
+  const auto to_f64 = [](auto&... tensors) { ((tensors = raw::to(tensors, DType::f64)), ...); };
+  for (auto& [name, module] : net.named_modules()) {
+    if (auto* c = dynamic_cast<nn::Conv2d*>(module)) to_f64(c->weight);
+    if (auto* l = dynamic_cast<nn::Linear*>(module)) to_f64(l->weight, l->bias);
+    if (auto* b = dynamic_cast<nn::BatchNorm2d*>(module))
+      to_f64(b->weight, b->bias, b->running_mean, b->running_var);
+  }
+}
+
+}  // namespace
+
+// Each of 54 layers multiplies two rounded operands, the roundings of an rms of u/√3 with u = 2^-9, and
+// batch_norm keeps each layer's scale: together √(2·54)·u/√3 = 1.2e-2. Of two terms what is left has an
+// rms of u²/√3, and lo·lo is u²/3: √(54·(2/3 + 1/9))·u² = 2.5e-5. f32 rounds by 2^-24, sums of up to 4608
+// products and the batch norms some ten times as much: √54·10·2^-24 = 4.4e-6. Bounds are twice that.
+// (Branches that start as large as their shortcuts make it four times as much.)
+TEST_CASE("resnet50's logits in each precision of f32 products") {
+  struct Expected {
+    std::string_view precision;
+    double most;
+  };
+  const NoGradGuard no_grad;
+  for (int64_t size : {64, 224}) {
+    if (test::kEmulatedCpu && size > 64) continue;
+    manual_seed(1);
+    nn::ResNet net = nn::resnet50(), exact = nn::resnet50();
+    for (auto& [name, module] : net.named_modules())
+      if (auto* b = dynamic_cast<nn::BatchNorm2d*>(module); b && name.ends_with("bn3"))
+        nn::init::constant_(b->weight, 0.2);
+    exact.load_state_dict(net.state_dict());
+    widen(exact);
+    const Tensor x =
+        raw::contiguous(randn({size == 64 ? 4 : 1, 3, size, size}), MemoryFormat::channels_last);
+    const Tensor logits = exact(raw::to(x, DType::f64));
+    for (auto [precision, most] :
+         {Expected{"highest", 8.8e-6}, {"high", 5e-5}, {"medium", 2.4e-2}}) {
+      const test::Precision scope(precision, 8);  // as on AMX: no Winograd beside bf16
+      const double error = test::relative_difference(net(x), logits);
+      MESSAGE(size, " pixels, ", std::string(precision), ": ", error);
+      CHECK(error < most);
+    }
+  }
 }
