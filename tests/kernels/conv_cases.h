@@ -302,11 +302,13 @@ struct Way {
   DType dtype;
   int bf16_terms = 0;
 };
-/// All micro-kernels, and f32 on the best of bf16.
+/// All micro-kernels, and f32 on the best of bf16; on an emulated CPU where it is faster.
 inline std::vector<Way> enabled_ways() {
-  const GemmKernel& bf16 = select_gemm_kernel(DType::bf16);
-  std::vector<Way> ways{{&bf16, DType::f32, 1}, {&bf16, DType::f32, 2}};
+  std::vector<Way> ways;
   for (const GemmKernel* gemm : enabled_gemms()) ways.push_back({gemm, gemm->a});
+  const GemmKernel& bf16 = select_gemm_kernel(DType::bf16);
+  if (!kEmulatedCpu || bf16.isa > Isa::neon) ways.push_back({&bf16, DType::f32, 1});
+  if (!kEmulatedCpu) ways.push_back({&bf16, DType::f32, 2});
   return ways;
 }
 
