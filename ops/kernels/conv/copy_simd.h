@@ -185,7 +185,8 @@ void with_map(const PanelCopy& copy, F cut) {
 
 /// f(row of the matrix, column, how much of a vector may be read there, and in the last row of the group,
 /// place in dst) for the vectors of every panel; rows step by `group`. Vectors run on into the next row
-/// where there is one.
+/// where there is one. Rows are fetched eight ahead: they are often pages apart (B of 4096³ in f32 takes
+/// 0.6 of the time).
 template <class T, class Arch, class F>
 void each_piece(const PanelCopy& copy, int64_t group, F f) {
   constexpr int64_t lanes = kLanes<float, Arch>;
@@ -194,9 +195,11 @@ void each_piece(const PanelCopy& copy, int64_t group, F f) {
       T* to = static_cast<T*>(copy.dst) + i * copy.pitch;
       for (int64_t j = 0; j < copy.cols; j += copy.width, to += copy.panel_stride) {
         const int64_t last = j + copy.width < copy.cols ? j + copy.width : copy.cols;
-        for (int64_t column = j; column < last; column += lanes)
+        for (int64_t column = j; column < last; column += lanes) {
+          __builtin_prefetch(static_cast<const T*>(copy.src) + (i + 8) * copy.src_stride + column);
           f(i, column, readable(i, column), readable(i + group - 1, column),
             to + (column - j) * group);
+        }
       }
     }
   };

@@ -5,8 +5,9 @@
 #include <iterator>
 #include <optional>
 
-#include "quern/ops/kernels/conv/pack.h"
+#include "quern/ops/kernels/conv/work.h"
 #include "quern/ops/kernels/gemm/bf16_terms.h"
+#include "quern/ops/kernels/gemm/gemm_pack.h"
 #include "quern/ops/kernels/gemm/gemm_registry.h"
 #include "quern/tensor/dtype.h"
 #include "quern/tensor/parallel.h"
@@ -15,25 +16,11 @@
 namespace quern::kernels {
 namespace {
 
-constexpr int64_t ceil_div(int64_t value, int64_t by) { return (value + by - 1) / by; }
-constexpr int64_t round_up(int64_t value, int64_t to) { return ceil_div(value, to) * to; }
-
 const std::byte* at(const void* data, int64_t elements, int64_t item) {
   return static_cast<const std::byte*>(data) + elements * item;
 }
 std::byte* at(void* data, int64_t elements, int64_t item) {
   return static_cast<std::byte*>(data) + elements * item;
-}
-
-/// parallel_for, with so many cells a thread at a time that one is worth waking for: `work` is the
-/// multiplications, or copied elements, of a cell.
-template <class F>
-void parallel_cells(int64_t cells, int64_t work, F&& body) {
-  constexpr int64_t kWork = 1 << 16;
-  parallel_chunks(cells, kWork / std::clamp<int64_t>(work, 1, kWork),
-                  [&](int64_t begin, int64_t end) {
-                    for (int64_t cell = begin; cell < end; ++cell) body(cell);
-                  });
 }
 
 /// How a problem is cut, by its shape alone. A cell, mc×nc of C, is one thread's work; k goes in
@@ -55,11 +42,13 @@ struct Blocks {
     kc = round_up(ceil_div(k, depths), kernel.k_multiple);
     depths = ceil_div(k, kc);
 
-    int64_t tiles_m = (amx ? 128 : 64) / kernel.mr, tiles_n = 1024 / kernel.nr;
+    // All columns, so that the rows of A are packed once, until there are too few cells; but four tiles,
+    // which fetch the next panel while they multiply.
+    int64_t tiles_m = (amx ? 128 : 64) / kernel.mr, tiles_n = panel_count(kernel, p.n);
     const auto cells = [&] {
       return p.batch * ceil_div(p.m, tiles_m * kernel.mr) * ceil_div(p.n, tiles_n * kernel.nr);
     };
-    while (cells() < kCells && tiles_m * tiles_n > 8) (tiles_m > tiles_n ? tiles_m : tiles_n) /= 2;
+    while (cells() < kCells && (tiles_m > 4 || tiles_n > 2)) (tiles_m > 4 ? tiles_m : tiles_n) /= 2;
     rows = ceil_div(p.m, tiles_m * kernel.mr);
     mc = round_up(ceil_div(p.m, rows), kernel.mr);
     rows = ceil_div(p.m, mc);
@@ -69,59 +58,11 @@ struct Blocks {
   }
 };
 
-DType operand_dtype(DType of_kernel, int bf16_terms) {
-  return bf16_terms == 0 ? of_kernel : DType::f32;
-}
-
-/// x ≈ hi = bf16(x), or hi + lo with lo = bf16(x - hi): that term of n elements, `stride` apart.
-void make_term(const float* x, int64_t stride, int64_t n, int term, bfloat16* to) {
-  constexpr int64_t kBlock = 512;
-  float block[kBlock];
-  for (int64_t first = 0; first < n; first += kBlock, to += kBlock) {
-    const int64_t count = std::min(kBlock, n - first);
-    const float* from = x + first * stride;
-    if (stride != 1)
-      for (int64_t i = 0; i < count; ++i) block[i] = from[i * stride];
-    else if (term != 0) std::copy_n(from, count, block);
-    const float* values = stride == 1 && term == 0 ? from : block;
-    round_rows(values, count, to, count, 1, count);
-    if (term == 0) continue;
-    for (int64_t i = 0; i < count; ++i) block[i] -= static_cast<float>(to[i]);
-    round_rows(block, count, to, count, 1, count);
-  }
-}
-
 /// Whether tiles may read A where it lies: rows dense, whole multiples of k, and not so far apart
 /// that all rows of a tile fall into the same few sets of L1 (a set repeats every 4 KiB).
 bool usable_in_place(const GemmKernel& kernel, const GemmProblem& p) {
   if (p.bf16_terms != 0 || p.a.col_stride != 1 || p.k % kernel.k_multiple != 0) return false;
   return p.m <= 4 || p.a.row_stride * itemsize(kernel.a) % 2048 != 0;
-}
-
-/// Copies A[m×k] into rows ld apart, zero from k to padded_k.
-template <class T>
-void pack_a(const T* a, int64_t row_stride, int64_t col_stride, int64_t m, int64_t k,
-            int64_t padded_k, T* to, int64_t ld) {
-  constexpr int64_t kBlock = 16;  // of rows, so that a transposed A is read by whole cache lines
-  for (int64_t first = 0; first < m; first += kBlock) {
-    const int64_t last = std::min(m, first + kBlock);
-    if (col_stride == 1) {
-      for (int64_t i = first; i < last; ++i) std::copy_n(a + i * row_stride, k, to + i * ld);
-    } else {
-      for (int64_t p = 0; p < k; ++p)
-        for (int64_t i = first; i < last; ++i) to[i * ld + p] = a[i * row_stride + p * col_stride];
-    }
-    for (int64_t i = first; i < last; ++i) std::fill(to + i * ld + k, to + i * ld + padded_k, T{});
-  }
-}
-
-/// The same of a term of f32.
-void pack_a_term(const float* a, int64_t row_stride, int64_t col_stride, int64_t m, int64_t k,
-                 int64_t padded_k, int term, bfloat16* to, int64_t ld) {
-  for (int64_t i = 0; i < m; ++i, a += row_stride, to += ld) {
-    make_term(a, col_stride, k, term, to);
-    std::fill(to + k, to + padded_k, bfloat16());
-  }
 }
 
 /// One row of C from its sums: out[j] (+)= sum[j] + bias[j], rounded once.
@@ -230,15 +171,8 @@ class Cell {
            itemsize(operand_dtype(kernel_.a, p_.bf16_terms)));
     if (!packed_a_) return {a, p_.a.row_stride, 0};
     const int64_t term_items = m_ * packed_ld_;
-    const int64_t filled = std::min(k, p_.k - p0);
-    for (int term = 0; term < p_.bf16_terms; ++term)
-      pack_a_term(static_cast<const float*>(a), p_.a.row_stride, p_.a.col_stride, m_, filled, k,
-                  term, packed_a_->as<bfloat16>() + term * term_items, packed_ld_);
-    if (p_.bf16_terms == 0)
-      visit_floating("gemm", kernel_.a, [&]<class T>(std::type_identity<T>) {
-        pack_a(static_cast<const T*>(a), p_.a.row_stride, p_.a.col_stride, m_, filled, k,
-               packed_a_->as<T>(), packed_ld_);
-      });
+    pack_a_rows(kernel_, a, p_.a, m_, std::min(k, p_.k - p0), k, p_.bf16_terms,
+                packed_a_->as<void>(), packed_ld_, term_items);
     return {packed_a_->as<void>(), packed_ld_, term_items};
   }
 
@@ -291,43 +225,6 @@ void write_zeros(const GemmKernel& kernel, const GemmProblem& p) {
   for (int64_t l = 0; l < p.batch; ++l) finish(kernel, p, l, 0, 0, p.m, p.n, zeros.as<void>(), 0);
 }
 
-/// One panel of a term of k×n f32.
-void pack_term_panel(const GemmKernel& kernel, const float* b, const GemmOperand& strides,
-                     int64_t k, int64_t n, int term, void* panel) {
-  const Workspace terms(k * n * static_cast<int64_t>(sizeof(bfloat16)));
-  auto* to = terms.as<bfloat16>();
-  if (strides.row_stride == 1) {  // down columns, which are dense
-    for (int64_t j = 0; j < n; ++j) make_term(b + j * strides.col_stride, 1, k, term, to + j * k);
-    pack_b_panel(kernel, to, 1, k, k, n, panel);
-  } else {
-    for (int64_t p = 0; p < k; ++p)
-      make_term(b + p * strides.row_stride, strides.col_stride, n, term, to + p * n);
-    pack_b_panel(kernel, to, n, 1, k, n, panel);
-  }
-}
-
-/// Packs B of `batch` products, each its terms, one after the other: cells are panels, long ones
-/// cut along k.
-void pack_batch(const GemmKernel& kernel, const GemmOperand& b, int64_t batch, int64_t k, int64_t n,
-                void* panels, int bf16_terms) {
-  const int64_t depth = round_up(512, kernel.k_multiple), terms = term_copies(bf16_terms);
-  const int64_t depths = ceil_div(k, depth), count = panel_count(kernel, n);
-  parallel_cells(batch * terms * count * depths, kernel.nr * std::min(depth, k), [&](int64_t cell) {
-    const int64_t matrix = cell / depths / count, panel = cell / depths % count,
-                  p = cell % depths * depth, j = panel * kernel.nr;
-    const void* from =
-        at(b.data, matrix / terms * b.batch_stride + p * b.row_stride + j * b.col_stride,
-           itemsize(operand_dtype(kernel.b, bf16_terms)));
-    void* to = at(panels, (matrix * count + panel) * panel_elements(kernel, k) + p * kernel.nr,
-                  itemsize(kernel.b));
-    const int64_t rows = std::min(depth, k - p), columns = std::min<int64_t>(kernel.nr, n - j);
-    if (bf16_terms == 0) pack_b_panel(kernel, from, b.row_stride, b.col_stride, rows, columns, to);
-    else
-      pack_term_panel(kernel, static_cast<const float*>(from), b, rows, columns,
-                      static_cast<int>(matrix % terms), to);
-  });
-}
-
 }  // namespace
 
 int64_t packed_b_bytes(const GemmKernel& kernel, int64_t k, int64_t n, int bf16_terms) {
@@ -337,7 +234,7 @@ int64_t packed_b_bytes(const GemmKernel& kernel, int64_t k, int64_t n, int bf16_
 
 void pack_gemm_b(const GemmKernel& kernel, const GemmOperand& b, int64_t k, int64_t n, void* panels,
                  int bf16_terms) {
-  pack_batch(kernel, b, 1, k, n, panels, bf16_terms);
+  pack_b_batch(kernel, b, 1, k, n, panels, bf16_terms);
 }
 
 void gemm(const GemmKernel& kernel, const GemmProblem& p) {
@@ -350,12 +247,12 @@ void gemm(const GemmKernel& kernel, const GemmProblem& p) {
   if (panels == nullptr) {
     const int64_t matrices = shared ? 1 : p.batch;
     packed.emplace(matrices * b_bytes);
-    pack_batch(kernel, p.b, matrices, p.k, p.n, packed->as<void>(), p.bf16_terms);
+    pack_b_batch(kernel, p.b, matrices, p.k, p.n, packed->as<void>(), p.bf16_terms);
     panels = packed->as<void>();
   }
   const Blocks blocks(kernel, p);
   const int64_t cells = p.batch * blocks.rows * blocks.columns;
-  parallel_cells(cells, blocks.mc * blocks.nc * p.k, [&](int64_t cell) {
+  parallel_pieces(cells, blocks.mc * blocks.nc * p.k, [&](int64_t cell) {
     const int64_t batch = cell / blocks.columns / blocks.rows;
     const int64_t i0 = cell / blocks.columns % blocks.rows * blocks.mc;
     const int64_t j0 = cell % blocks.columns * blocks.nc;

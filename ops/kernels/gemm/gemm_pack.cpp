@@ -1,0 +1,148 @@
+#include "quern/ops/kernels/gemm/gemm_pack.h"
+
+#include <cstddef>
+
+#include "quern/ops/kernels/conv/pack.h"
+#include "quern/ops/kernels/conv/work.h"
+#include "quern/ops/kernels/gemm/bf16_terms.h"
+#include "quern/ops/kernels/gemm/gemm_registry.h"
+#include "quern/tensor/dtype.h"
+#include "quern/tensor/storage.h"
+
+namespace quern::kernels {
+namespace {
+
+/// x ≈ hi = bf16(x), or hi + lo with lo = bf16(x - hi): that term of n elements, `stride` apart.
+void make_term(const float* x, int64_t stride, int64_t n, int term, bfloat16* to) {
+  constexpr int64_t kBlock = 512;
+  float block[kBlock];
+  for (int64_t first = 0; first < n; first += kBlock, to += kBlock) {
+    const int64_t count = std::min(kBlock, n - first);
+    const float* from = x + first * stride;
+    if (stride != 1)
+      for (int64_t i = 0; i < count; ++i) block[i] = from[i * stride];
+    else if (term != 0) std::copy_n(from, count, block);
+    const float* values = stride == 1 && term == 0 ? from : block;
+    round_rows(values, count, to, count, 1, count);
+    if (term == 0) continue;
+    for (int64_t i = 0; i < count; ++i) block[i] -= static_cast<float>(to[i]);
+    round_rows(block, count, to, count, 1, count);
+  }
+}
+
+/// A matrix of B's items [k×n] and where its panels go.
+struct Source {
+  const std::byte* data;
+  int64_t row_stride, col_stride;
+  int64_t k, n;
+};
+
+/// Whole panels whose k items of a column lie together: words of kr items are transposed.
+bool pack_columns(const GemmKernel& kernel, const Source& b, std::byte* panel) {
+  const int64_t kr = kernel.kr, word = kr * itemsize(kernel.b);
+  if (b.row_stride != 1 || b.n != kernel.nr || b.k % kernel.k_multiple != 0 ||
+      b.col_stride % kr != 0 ||
+      reinterpret_cast<uintptr_t>(b.data) % static_cast<size_t>(word) != 0)
+    return false;
+  copy_matrix(word, b.data, 1, b.col_stride / kr, panel, kernel.nr, b.k / kr, b.n);
+  return true;
+}
+
+/// Some rows of some panels, panel_items apart. k is a multiple of k_multiple, or B's last rows.
+void pack_block(const GemmKernel& kernel, const Source& b, std::byte* to, int64_t panel_items) {
+  const int64_t item = itemsize(kernel.b), nr = kernel.nr;
+  int64_t j = 0;
+  if (b.col_stride == 1 && packs_panels(kernel) && nr % 16 == 0 && b.k % kernel.k_multiple == 0) {
+    // A row of all panels before the next row: it is read as it lies, which a row of one panel, a line
+    // or two of a page, is too little for (f32 and bf16 three to five times as fast).
+    j = b.n / nr * nr;
+    if (j > 0)
+      pack_panels(kernel, {.src = b.data,
+                           .src_stride = b.row_stride,
+                           .rows = b.k,
+                           .cols = j,
+                           .dst = to,
+                           .panel_stride = panel_items,
+                           .width = nr,
+                           .pitch = nr});
+  }
+  for (; j < b.n; j += nr) {
+    const Source panel{b.data + j * b.col_stride * item, b.row_stride, b.col_stride, b.k,
+                       std::min(nr, b.n - j)};
+    std::byte* at = to + j / nr * panel_items * item;
+    if (!pack_columns(kernel, panel, at))
+      pack_b_panel(kernel, panel.data, panel.row_stride, panel.col_stride, panel.k, panel.n, at);
+  }
+}
+
+/// The same of a term of f32.
+void pack_term_block(const GemmKernel& kernel, const Source& b, int term, std::byte* to,
+                     int64_t panel_items) {
+  const Workspace terms(b.k * b.n * static_cast<int64_t>(sizeof(bfloat16)));
+  auto* made = terms.as<bfloat16>();
+  const auto* from = reinterpret_cast<const float*>(b.data);
+  const bool columns = b.row_stride == 1;  // which are dense, then
+  if (columns)
+    for (int64_t j = 0; j < b.n; ++j)
+      make_term(from + j * b.col_stride, 1, b.k, term, made + j * b.k);
+  else
+    for (int64_t p = 0; p < b.k; ++p)
+      make_term(from + p * b.row_stride, b.col_stride, b.n, term, made + p * b.n);
+  pack_block(kernel, {terms.as<std::byte>(), columns ? 1 : b.n, columns ? b.k : 1, b.k, b.n}, to,
+             panel_items);
+}
+
+template <class T>
+void pack_a(const T* a, int64_t row_stride, int64_t col_stride, int64_t m, int64_t k,
+            int64_t padded_k, T* to, int64_t ld) {
+  copy_matrix(sizeof(T), a, row_stride, col_stride, to, ld, m, k);
+  for (int64_t i = 0; i < m; ++i) std::fill(to + i * ld + k, to + i * ld + padded_k, T{});
+}
+
+}  // namespace
+
+void pack_a_rows(const GemmKernel& kernel, const void* a, const GemmOperand& operand, int64_t m,
+                 int64_t k, int64_t padded_k, int bf16_terms, void* to, int64_t ld,
+                 int64_t term_items) {
+  if (bf16_terms == 0) {
+    visit_floating("gemm", kernel.a, [&]<class T>(std::type_identity<T>) {
+      pack_a(static_cast<const T*>(a), operand.row_stride, operand.col_stride, m, k, padded_k,
+             static_cast<T*>(to), ld);
+    });
+    return;
+  }
+  for (int term = 0; term < bf16_terms; ++term) {
+    const auto* row = static_cast<const float*>(a);
+    auto* row_to = static_cast<bfloat16*>(to) + term * term_items;
+    for (int64_t i = 0; i < m; ++i, row += operand.row_stride, row_to += ld) {
+      make_term(row, operand.col_stride, k, term, row_to);
+      std::fill(row_to + k, row_to + padded_k, bfloat16());
+    }
+  }
+}
+
+void pack_b_batch(const GemmKernel& kernel, const GemmOperand& b, int64_t batch, int64_t k,
+                  int64_t n, void* panels, int bf16_terms) {
+  if (k == 0 || n == 0) return;
+  // Cells of at most 512 rows and 16 panels.
+  const int64_t rows = round_up(std::min<int64_t>(k, 512), kernel.k_multiple),
+                columns = std::min<int64_t>(16 * kernel.nr, n);
+  const int64_t down = ceil_div(k, rows), across = ceil_div(n, columns);
+  const int64_t terms = term_copies(bf16_terms), panel_items = panel_elements(kernel, k);
+  const int64_t matrix_items = panel_count(kernel, n) * panel_items;
+  const int64_t item = itemsize(kernel.b),
+                from_item = itemsize(operand_dtype(kernel.b, bf16_terms));
+  parallel_pieces(batch * terms * across * down, rows * columns, [&](int64_t cell) {
+    const int64_t matrix = cell / down / across, p = cell % down * rows,
+                  j = cell / down % across * columns;
+    const int64_t offset = matrix / terms * b.batch_stride + p * b.row_stride + j * b.col_stride;
+    const Source block{static_cast<const std::byte*>(b.data) + offset * from_item, b.row_stride,
+                       b.col_stride, std::min(rows, k - p), std::min(columns, n - j)};
+    std::byte* to = static_cast<std::byte*>(panels) +
+                    (matrix * matrix_items + j / kernel.nr * panel_items + p * kernel.nr) * item;
+    if (bf16_terms == 0) pack_block(kernel, block, to, panel_items);
+    else pack_term_block(kernel, block, static_cast<int>(matrix % terms), to, panel_items);
+  });
+}
+
+}  // namespace quern::kernels
