@@ -61,7 +61,7 @@ Benchmark conv_benchmark(const Options& options, const ConvPlan& plan) {
   return {
       .name = fmt::format("{}{}/{}/{}/{}", kFamilies[static_cast<size_t>(plan.pass)],
                           fused ? "_fused" : "", plan.name(), short_name(p.format), p.to_string()),
-      .dtype = p.dtype,
+      .dtype = plan.gemm->a,
       .flop = 2 * real(p.n * p.oc * p.ic / p.groups) * taps,
       .nominal_flop = 2 * weights * real(p.n * p.oh * p.ow),
       .bytes =

@@ -27,15 +27,18 @@ inline bool is_needed(const kernels::ConvPlan& plan) {
 struct ConvWay {
   const kernels::ConvKernel* kernel;
   const kernels::GemmKernel* gemm;
+  int bf16_terms = 0;
 
+  DType dtype() const { return bf16_terms == 0 ? gemm->a : DType::f32; }
   kernels::ConvPlan plan(const kernels::ConvProblem& problem, kernels::ConvPass pass) const {
     if (!kernel) return kernels::plan_conv(problem, pass, gemm);
-    return {problem, pass, kernel, gemm};
+    return {problem, pass, kernel, gemm, bf16_terms};
   }
 };
 
 /// Calls f(ConvWay) on those that the options ask for: every kernel on every tile where that is all of
-/// them, else dispatch's on the wanted tiles. A kernel without tiles ignores its.
+/// them, and f32 as terms of bf16 on the best of those; else dispatch's on the wanted tiles. A kernel without
+/// tiles ignores its.
 template <class F>
 void each_conv_way(const Options& options, DType dtype, F f) {
   using namespace kernels;
@@ -48,6 +51,8 @@ void each_conv_way(const Options& options, DType dtype, F f) {
         for (const ConvKernel* kernel : conv_kernels())
           if (kernel != &conv_reference) f(ConvWay{kernel, &gemm});
       });
+  if (all && dtype == DType::f32)
+    for (int terms : {1, 2}) f(ConvWay{&conv_brgemm, &select_gemm_kernel(DType::bf16), terms});
   if (options.wants("conv_reference", false)) f(ConvWay{&conv_reference, &best});
 }
 

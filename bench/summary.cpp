@@ -64,7 +64,7 @@ bool print_table(const Options& options, const ConvWay& way, MemoryFormat format
              "wgrad", kColumn);
   std::array<Work, 3> sums;
   bool right = true;
-  for (const ConvShape& shape : read_conv_shapes(options, way.gemm->a, format)) {
+  for (const ConvShape& shape : read_conv_shapes(options, way.dtype(), format)) {
     fmt::print("{:26} {:>2}", short_shape(shape.problem), shape.count);
     for (ConvPass pass : kPasses) {
       const ConvPlan plan = way.plan(shape.problem, pass);

@@ -10,7 +10,8 @@
 //    weight. axis.h tells which source pixel a tap reads, for any stride, padding and dilation.
 // 3. brgemm_taps.cpp runs it: a block of the source is copied to a zero-padded scratch in which
 //    each tap is an offset (pack.h), or read where it lies; the weight is packed in panels
-//    (brgemm_weight.cpp; kept between calls by ops/pack_cache.h).
+//    (brgemm_weight.cpp; kept between calls by ops/pack_cache.h). Here f32 becomes bf16 if
+//    float32_matmul_precision asks for it (ConvPlan::bf16_terms).
 // 4. For each tile of output pixels and channels one call of the batch-reduce GEMM micro-kernel
 //    (gemm/gemm_kernel.h) adds up the products of all taps and finishes the tile (gemm/tile_finish.h).
 // 5. Backward, the closure that conv2d recorded asks for dgrad, the gradient of x: steps 2 to 4
