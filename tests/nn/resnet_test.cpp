@@ -13,8 +13,10 @@
 #include "quern/nn/loss.h"
 #include "quern/nn/safetensors.h"
 #include "quern/ops/autocast.h"
+#include "quern/ops/loss.h"
 #include "quern/optim/sgd.h"
 #include "quern/tensor/parallel.h"
+#include "tensor/run_self.h"
 
 using namespace quern;
 
@@ -338,4 +340,33 @@ TEST_CASE("resnet50's logits in each precision of f32 products") {
       CHECK(error < most);
     }
   }
+}
+
+TEST_CASE("child: steps of training" * doctest::skip()) {
+  for (const auto format : {MemoryFormat::contiguous, MemoryFormat::channels_last})
+    for (const bool fuse : {true, false}) {
+      const bool amp = fuse == (format == MemoryFormat::channels_last);
+      nn::ResNet net(nn::ResNet::Block::bottleneck, {1, 1, 1, 1},
+                     {.num_classes = 10, .fuse = fuse});
+      optim::SGD optimizer(net.parameters(), {.lr = 0.01, .momentum = 0.9});
+      const Tensor x = raw::contiguous(rand({2, 3, 33, 33}), format);
+      Tensor loss;
+      {
+        const AutocastGuard autocast(amp);
+        loss = cross_entropy(net(x), from_vector<int64_t>({1, 7}));
+      }
+      loss.backward();
+      optimizer.step();
+      net.eval();
+      const NoGradGuard no_grad;
+      const AutocastGuard autocast(amp);
+      net(x);
+    }
+}
+
+TEST_CASE("resnet: no op takes a reference kernel") {
+  const std::string lines = test::run_self("QUERN_VERBOSE=dispatch", "child: steps of training");
+  CHECK(test::contains(lines, ",chosen\n"));
+  CHECK(test::contains(lines, "SUCCESS"));
+  CHECK_FALSE(test::contains(lines, "reference"));
 }
