@@ -25,7 +25,7 @@ struct Options {
 
   bool amp = false, channels_last = false, no_fuse = false;
   std::string matmul_precision;  // empty: what the environment says
-  int threads = 0;  // 0: one a core
+  int threads = 0;               // 0: one a core
   uint64_t seed = 0;
 
   int64_t print_freq = 1;
