@@ -114,8 +114,7 @@ TEST_CASE("Every engine equals the reference on every micro-kernel, exactly") {
 TEST_CASE("f32 as terms of bf16 on emulated AMX tiles equals the reference, exactly") {
   if (kEmulatedCpu) return;
   const std::vector<Way> ways{{&kEmulatedAmx, DType::f32, 1}, {&kEmulatedAmx, DType::f32, 2}};
-  for (size_t i = 0; i < kCases.size(); i += 2)
-    check_case(kCases[i], kFormats[i / 2 % 2], ways);
+  for (size_t i = 0; i < kCases.size(); i += 2) check_case(kCases[i], kFormats[i / 2 % 2], ways);
 }
 
 TEST_CASE("Every engine equals the reference on shapes drawn at random") {
