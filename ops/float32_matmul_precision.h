@@ -12,9 +12,10 @@ namespace quern {
 ///              multiplies bf16 more than three times as fast as f32 (AMX), elsewhere "highest".
 ///   "medium"   operands rounded to bf16, summed in f32: an error of at most 2^-7 a product. Where the
 ///              CPU multiplies bf16 faster than f32 (AMX, AMD's AVX512_BF16), elsewhere "highest".
-/// Convolutions for which IEEE f32 is as fast stay IEEE: those of less than 16 channels a group, and by
-/// Winograd's F(4×4, 3×3) where bf16 is only twice as fast. All tensors stay f32; operands are rounded
-/// on their way into scratch, weights when they are packed.
+/// Convolutions for which IEEE f32 is as fast stay IEEE: those of less than 16 channels a group, and
+/// where bf16 is only twice as fast those by Winograd's F(4×4, 3×3) and gradients of the weight in
+/// contiguous. All tensors stay f32; operands are rounded on their way into scratch, weights when they
+/// are packed.
 /// The first value is "highest", or from the environment QUERN_DEFAULT_FPMATH_MODE: STRICT "highest",
 /// BF16 "medium".
 /// Errors: any other value, also in the environment (at first use).

@@ -164,7 +164,7 @@ TEST_CASE("conv_chain in evaluation multiplies f32 as precisely as it is told") 
       CAPTURE(std::string(precision));
       const Network network(c, rounded(DType::f32));
       const Tensor x = random(c.x, 1, DType::f32), ieee = network(x);
-      const Precision scope(precision);
+      const Precision scope(precision, 8);
       const Tensor y = network(x);
       CHECK(error(c, network, x, y, product) < 1);
       CHECK_FALSE(same_bits(y, ieee));

@@ -58,7 +58,7 @@ TEST_CASE("conv_chain multiplies f32 as precisely as the composition") {
     const size_t dx = 1 + Chain(c, DType::f32, format).running().size();
     for (std::string_view precision : {"high", "medium"}) {
       CAPTURE(std::string(precision));
-      const Precision scope(precision);
+      const Precision scope(precision, 8);
       const Tensors got = differentiable(c, DType::f32, format).run(fused);
       const Tensors other = differentiable(c, DType::f32, format).run(composed);
       for (size_t i = 0; i < got.size(); ++i) {

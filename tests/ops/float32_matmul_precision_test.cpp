@@ -83,7 +83,7 @@ TEST_CASE("float32 precision: forward and backward err as much as it says") {
     for (auto [precision, least, most] : {Expected{"highest", 0, 0x1p-21},
                                           {"high", u * u / 16, 3 * u * u},
                                           {"medium", u / 8, 2 * u}}) {
-      const Precision scope(precision);
+      const Precision scope(precision, 8);
       const auto got = run(DType::f32);
       for (size_t i = 0; i < got.size(); ++i) {
         const double error = test::relative_difference(got[i], exact[i]);
@@ -124,6 +124,10 @@ TEST_CASE("float32 precision: convolutions for which IEEE f32 is as fast") {
     CHECK(name("medium", 4, problem(64, 28, 3, 1), pass).starts_with("brgemm_bf16:"));
     CHECK(name("medium", 2, problem(64, 14, 3, 1), pass).starts_with("brgemm_bf16:"));
     CHECK(name("high", 8, problem(64, 28, 3, 1), pass).starts_with("brgemm_bf16x3:"));
+    kernels::ConvProblem contiguous = problem(64, 28, 1, 1);
+    contiguous.format = MemoryFormat::contiguous;
+    CHECK(name("medium", 2, contiguous, pass)
+              .starts_with(pass == wgrad ? "brgemm:gemm_f32_" : "brgemm_bf16:"));
     // few channels a group
     CHECK(name("medium", 8, problem(64, 28, 3, 64), pass).starts_with("brgemm:gemm_f32_"));
     CHECK(name("medium", 8, problem(64, 28, 3, 2), pass).starts_with("brgemm_bf16:"));
