@@ -192,6 +192,17 @@ TEST_CASE("gemm works through several blocks of m, n and k") {
   });
 }
 
+TEST_CASE(
+    "gemm packs a B of many panels by rows and by columns, where words of a column fit and not") {
+  for_each_kernel([](const GemmKernel& kernel) {
+    const int64_t n = 17 * kernel.nr + 5;
+    for (const Layout& layout : {kPlain, {false, false, 3}, {false, true, 0}, {false, true, 1}}) {
+      Case(kernel, 3, n, 520, layout).check();
+      if (kernel.a == DType::bf16) Case(kernel, 3, n, 520, layout, {.bf16_terms = 2}).check();
+    }
+  });
+}
+
 TEST_CASE("gemm adds a bias, accumulates, and rounds to bf16 once") {
   for_each_kernel([](const GemmKernel& kernel) {
     for (bool bias : {false, true})
