@@ -34,7 +34,7 @@ def row_lines(record):
 
 def markdown(report):
     rows = [
-        "| | layout | batch | threads | quern, img/s | best peer, img/s | | **quern ÷ peer** | memory, MiB |",
+        "| | layout | batch | threads | quern, img/s | best peer, img/s | | **quern ÷ peer** (by round) | memory, MiB |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for record in report["rows"]:
@@ -43,8 +43,9 @@ def markdown(report):
         cells = [what, record["layout"].replace("_", "-"), str(record["batch"]), str(record["threads"])]
         cells.append(f"{quern['samples_per_second']:.1f}" if "median_ms" in quern else "–")
         if best:
-            peer = record["engines"][best]
-            cells += [f"{peer['samples_per_second']:.1f}", VARIANTS[best], f"**{record['ratio']:.2f}**"]
+            peer, (low, high) = record["engines"][best], record["ratio_range"]
+            cells += [f"{peer['samples_per_second']:.1f}", VARIANTS[best]]
+            cells.append(f"**{record['ratio']:.2f}** ({low:.2f}–{high:.2f})")
             cells.append(f"{quern['peak_mib']:.0f} ÷ {peer['peak_mib']:.0f} = {record['memory_ratio']:.2f}")
         else:
             cells += ["–", "none ran", "–", f"{quern['peak_mib']:.0f}"]
