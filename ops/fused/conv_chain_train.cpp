@@ -217,7 +217,7 @@ Tensor detail::conv_chain_train(const Tensor& x_any, const ConvChain& chain) {
 
   const Tensor out = trained->join(x);
   // The output, which the next chain saves, is made again in backward by a pass over what this one
-  // keeps anyway: 1 to 2% of a step's time for a seventh to a fifth of its memory.
+  // keeps anyway: 2% of a step's time for a seventh to a fifth of its memory.
   auto recipe =
       std::make_shared<Recipe>(out, [trained] { return trained->join(trained->shortcut_input()); });
   return contiguous(

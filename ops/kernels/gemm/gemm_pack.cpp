@@ -54,7 +54,7 @@ void pack_block(const GemmKernel& kernel, const Source& b, std::byte* to, int64_
   int64_t j = 0;
   if (b.col_stride == 1 && packs_panels(kernel) && nr % 16 == 0 && b.k % kernel.k_multiple == 0) {
     // A row of all panels before the next row: it is read as it lies, which a row of one panel, a line
-    // or two of a page, is too little for (f32 and bf16 three to five times as fast).
+    // or two of a page, is too little for (with rows of A packed once, 1024³ in bf16 is 1.09 times as fast, Zen 5).
     j = b.n / nr * nr;
     if (j > 0)
       pack_panels(kernel, {.src = b.data,
