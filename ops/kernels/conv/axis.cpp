@@ -1,6 +1,7 @@
 #include "quern/ops/kernels/conv/axis.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace quern::kernels {
 namespace {
@@ -8,98 +9,126 @@ namespace {
 int64_t floor_div(int64_t a, int64_t b) { return (a >= 0 ? a : a - b + 1) / b; }
 int64_t ceil_div(int64_t a, int64_t b) { return floor_div(a + b - 1, b); }
 
-/// Gives every tap its plane and shift.
-Axis with_planes(Axis axis) {
-  axis.lead = INT64_MAX;
-  for (const Phase& phase : axis.phases)
-    for (const Tap& tap : phase.taps)
-      axis.lead = std::min(axis.lead, floor_div(tap.offset, axis.step));
-  axis.reach = 0;
-  for (Phase& phase : axis.phases) {
-    for (Tap& tap : phase.taps) {
-      const int64_t at = floor_div(tap.offset, axis.step), remainder = tap.offset - at * axis.step;
-      auto plane = std::find(axis.planes.begin(), axis.planes.end(), remainder);
-      tap.plane = plane - axis.planes.begin();
-      if (plane == axis.planes.end()) axis.planes.push_back(remainder);
-      tap.shift = at - axis.lead;
-      axis.reach = std::max(axis.reach, tap.shift);
-    }
+/// With what follows from its taps.
+Axis completed(Axis axis) {
+  int64_t first = INT64_MAX, last = INT64_MIN;
+  for (int64_t i = 0; i < axis.phases(); ++i) {
+    const Phase phase = axis.phase(i);
+    if (phase.taps == 0) continue;
+    // Remainders of neighbouring taps differ, and repeat.
+    const int64_t period = axis.step / std::gcd(axis.step, phase.offset_step);
+    axis.planes = std::max(axis.planes, std::min(phase.taps, period));
+    first = std::min(first, floor_div(phase.offset, axis.step));
+    last = std::max(last, floor_div(phase.last_offset(), axis.step));
   }
+  if (axis.planes > 0) axis.lead = first, axis.reach = last - first;
   return axis;
-}
-
-Axis forward(int64_t input, int64_t output, int64_t kernel, int64_t step, int64_t stretch,
-             int64_t pad, int64_t dilation) {
-  Phase phase{.start = 0, .count = output, .taps = {}};
-  for (int64_t r = 0; r < kernel; ++r)
-    phase.taps.push_back({.kernel = r, .offset = r * dilation - pad, .plane = 0, .shift = 0});
-  return with_planes({.source = input,
-                      .output = output,
-                      .output_step = 1,
-                      .step = step,
-                      .stretch = stretch,
-                      .phases = {phase},
-                      .planes = {},
-                      .lead = 0,
-                      .reach = 0});
 }
 
 }  // namespace
 
+Phase Axis::phase(int64_t i) const {
+  if (!backward)
+    return {.start = 0,
+            .count = output,
+            .taps = kernel,
+            .kernel = 0,
+            .kernel_step = 1,
+            .offset = -pad,
+            .offset_step = dilation};
+  // Pixel i of dx meets tap r if i + pad - r·dilation is a multiple of the convolution's stride.
+  const int64_t apart = output_step / std::gcd(output_step, dilation);
+  int64_t r = kernel - 1;
+  while (r >= 0 && (i + pad - r * dilation) % output_step != 0) --r;
+  return {.start = i,
+          .count = ceil_div(output - i, output_step),
+          .taps = r < 0 ? 0 : r / apart + 1,
+          .kernel = r,
+          .kernel_step = -apart,
+          .offset = (i + pad - r * dilation) / output_step,
+          .offset_step = apart * dilation / output_step};
+}
+
+Tap Axis::tap(const Phase& phase, int64_t i) const {
+  const int64_t offset = phase.offset + i * phase.offset_step;
+  return {.kernel = phase.kernel + i * phase.kernel_step,
+          .offset = offset,
+          .plane = i % planes,
+          .shift = floor_div(offset, step) - lead};
+}
+
+int64_t Axis::most_taps() const {
+  int64_t most = 0;
+  for (int64_t i = 0; i < phases(); ++i) most = std::max(most, phase(i).taps);
+  return most;
+}
+
+int64_t Axis::remainder(int64_t plane) const {
+  const int64_t offset = plane * dilation - pad;
+  return offset - floor_div(offset, step) * step;
+}
+
 Axis::Range Axis::inside(int64_t plane, int64_t first, int64_t extent) const {
   const int64_t zero = first * stretch + lead;  // position p is source (zero + p)·step + remainder
-  const int64_t end = ceil_div(source - planes[static_cast<size_t>(plane)], step) - zero;
+  const int64_t end = ceil_div(source - remainder(plane), step) - zero;
   const int64_t begin = std::clamp<int64_t>(-zero, 0, extent);
   return {begin, std::clamp(end, begin, extent)};
 }
 
 Axis::Range Axis::live_taps(const Phase& phase, int64_t i) const {
-  const auto first = phase.taps.begin(), last = phase.taps.end();
+  const int64_t first = i * stride() + phase.offset;  // the source pixel of the first tap
   const auto below = [&](int64_t bound) {
-    return std::partition_point(first, last,
-                                [&](const Tap& tap) { return i * stride() + tap.offset < bound; });
+    return std::clamp<int64_t>(ceil_div(bound - first, phase.offset_step), 0, phase.taps);
   };
-  return {below(0) - first, below(source) - first};
+  return {below(0), below(source)};
 }
 
 bool Axis::reads_no_padding() const {
-  return std::ranges::all_of(phases, [&](const Phase& phase) {
-    return phase.taps.empty() || (phase.taps.front().offset >= 0 &&
-                                  (phase.count - 1) * stride() + phase.taps.back().offset < source);
-  });
+  for (int64_t i = 0; i < phases(); ++i) {
+    const Phase p = phase(i);
+    if (p.taps > 0 && (p.offset < 0 || (p.count - 1) * stride() + p.last_offset() >= source))
+      return false;
+  }
+  return true;
 }
 
 Axis forward_axis(int64_t input, int64_t output, int64_t kernel, int64_t stride, int64_t pad,
                   int64_t dilation) {
-  return forward(input, output, kernel, stride, 1, pad, dilation);
+  return completed({.source = input,
+                    .output = output,
+                    .output_step = 1,
+                    .step = stride,
+                    .stretch = 1,
+                    .kernel = kernel,
+                    .pad = pad,
+                    .dilation = dilation,
+                    .backward = false});
 }
 
 Axis plain_forward_axis(int64_t input, int64_t output, int64_t kernel, int64_t stride,
                         int64_t pad) {
-  return forward(input, output, kernel, 1, stride, pad, 1);
+  return completed({.source = input,
+                    .output = output,
+                    .output_step = 1,
+                    .step = 1,
+                    .stretch = stride,
+                    .kernel = kernel,
+                    .pad = pad,
+                    .dilation = 1,
+                    .backward = false});
 }
 
 Axis dgrad_axis(int64_t input, int64_t output, int64_t kernel, int64_t stride, int64_t pad,
                 int64_t dilation) {
-  Axis axis{.source = output,
-            .output = input,
-            .output_step = stride,
-            .step = 1,
-            .stretch = 1,
-            .phases = {},
-            .planes = {},
-            .lead = 0,
-            .reach = 0};
-  for (int64_t start = 0; start < std::min(stride, input); ++start) {
-    Phase phase{.start = start, .count = ceil_div(input - start, stride), .taps = {}};
-    for (int64_t r = kernel - 1; r >= 0; --r) {
-      const int64_t distance = start + pad - r * dilation;
-      if (distance % stride == 0)
-        phase.taps.push_back({.kernel = r, .offset = distance / stride, .plane = 0, .shift = 0});
-    }
-    axis.phases.push_back(std::move(phase));
-  }
-  return with_planes(std::move(axis));
+  return completed({.source = output,
+                    .output = input,
+                    .output_step = stride,
+                    .step = 1,
+                    .stretch = 1,
+                    .kernel = kernel,
+                    .pad = pad,
+                    .dilation = dilation,
+                    .backward = true});
 }
 
 }  // namespace quern::kernels

@@ -16,10 +16,11 @@
 //
 // Planes that no tap reads are left out. Output i reads tap t at position i·stretch + t.shift of
 // t.plane.
+// Taps of a phase are evenly spaced, so nothing of this is a table: an axis is a few numbers.
 #pragma once
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <vector>
 
 namespace quern::kernels {
 
@@ -30,8 +31,12 @@ struct Tap {
 };
 
 struct Phase {
-  int64_t start, count;   // of its outputs
-  std::vector<Tap> taps;  // by ascending offset
+  int64_t start, count;         // of its outputs
+  int64_t taps;                 // how many, by ascending offset
+  int64_t kernel, kernel_step;  // of the first; from one to the next
+  int64_t offset, offset_step;
+
+  int64_t last_offset() const { return offset + (taps - 1) * offset_step; }
 };
 
 struct Axis {
@@ -39,19 +44,29 @@ struct Axis {
   int64_t output, output_step;  // pixels stored; distance of a phase's neighbours
   int64_t step;                 // source pixels between neighbours of a plane
   int64_t stretch;              // plane pixels between neighbouring outputs; stride = step·stretch
-  std::vector<Phase> phases;    // the first is the longest
-  std::vector<int64_t> planes;  // remainders modulo step
-  int64_t lead;                 // position 0 of a plane is source pixel lead·step + remainder
-  int64_t reach;                // largest shift
+  int64_t kernel, pad, dilation;
+  bool backward;  // is it of dgrad?
+  int64_t planes = 0;
+  int64_t lead = 0;   // position 0 of a plane is source pixel lead·step + remainder
+  int64_t reach = 0;  // largest shift
+
+  /// The first is the longest.
+  int64_t phases() const { return std::min(output, output_step); }
+  Phase phase(int64_t i) const;
+  Tap tap(const Phase& phase, int64_t i) const;  ///< i < phase.taps
+  /// The taps of the phase that has most of them.
+  int64_t most_taps() const;
 
   int64_t stride() const { return step * stretch; }
-  int64_t longest_phase() const { return phases.empty() ? 0 : phases[0].count; }
+  int64_t longest_phase() const { return (output + output_step - 1) / output_step; }
   /// Positions that `outputs` neighbouring outputs read of a plane.
   int64_t extent(int64_t outputs) const { return (outputs - 1) * stretch + 1 + reach; }
   /// The source pixel at a position, when position 0 belongs to output `first`; may be padding.
   int64_t source_at(int64_t plane, int64_t first, int64_t position) const {
-    return (first * stretch + position + lead) * step + planes[static_cast<size_t>(plane)];
+    return (first * stretch + position + lead) * step + remainder(plane);
   }
+  /// Of a plane's pixels modulo step.
+  int64_t remainder(int64_t plane) const;
   struct Range {
     int64_t begin, end;
     bool operator==(const Range&) const = default;

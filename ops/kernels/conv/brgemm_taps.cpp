@@ -35,7 +35,7 @@ struct Run {
 
 /// What a cell computes of one phase of y and one of x.
 struct PhaseWork {
-  const Phase *y, *x;
+  Phase y, x;
   std::vector<Run> runs;
 };
 
@@ -186,10 +186,8 @@ typename TapEngine<T, Operand>::Cells TapEngine<T, Operand>::cut() const {
 /// Products that make one tile, at most.
 template <class T, class Operand>
 int64_t TapEngine<T, Operand>::max_taps() const {
-  size_t rows = 1, columns = 1;
-  for (const Phase& phase : conv_.y.phases) rows = std::max(rows, phase.taps.size());
-  for (const Phase& phase : conv_.x.phases) columns = std::max(columns, phase.taps.size());
-  return static_cast<int64_t>(conv_.folded ? rows : rows * columns);
+  const int64_t rows = conv_.y.most_taps(), columns = conv_.folded ? 1 : conv_.x.most_taps();
+  return std::max<int64_t>(1, rows * columns);
 }
 
 /// From an output pixel's place in A to what a tap reads for it.
@@ -203,9 +201,9 @@ int64_t TapEngine<T, Operand>::tap_items(const Block& block, const Tap& y, const
 template <class T, class Operand>
 int64_t TapEngine<T, Operand>::pixels_of(const Block& block) const {
   int64_t rows = 0, columns = 0;
-  for (const Phase& phase : conv_.y.phases)
-    rows += std::clamp<int64_t>(phase.count - block.row, 0, block.rows);
-  for (const Phase& phase : conv_.x.phases) columns += phase.count;
+  for (int64_t i = 0; i < conv_.y.phases(); ++i)
+    rows += std::clamp<int64_t>(conv_.y.phase(i).count - block.row, 0, block.rows);
+  for (int64_t i = 0; i < conv_.x.phases(); ++i) columns += conv_.x.phase(i).count;
   return block.images * rows * columns;
 }
 
@@ -218,9 +216,10 @@ std::vector<PhaseWork> TapEngine<T, Operand>::work_of(const Block& block) const 
   const int64_t a_row =
       in_place_ ? source_strides_.y * y.stride() : scratch.width * y.stretch * pitch_;
   std::vector<PhaseWork> all;
-  for (const Phase& py : y.phases) {
-    for (const Phase& px : x.phases) {
-      PhaseWork work{.y = &py, .x = &px, .runs = {}};
+  for (int64_t iy = 0; iy < y.phases(); ++iy) {
+    for (int64_t ix = 0; ix < x.phases(); ++ix) {
+      const Phase py = y.phase(iy), px = x.phase(ix);
+      PhaseWork work{.y = py, .x = px, .runs = {}};
       for (int64_t n = 0; n < block.images; ++n) {
         for (int64_t i = 0; i < std::min(block.rows, py.count - block.row); ++i) {
           const int64_t oy = py.start + (block.row + i) * y.output_step;
@@ -339,12 +338,11 @@ void TapEngine<T, Operand>::run_panel(const Block& block, const PhaseWork& work,
   };
   std::vector<TapItems> taps;
   const int64_t a_term = term_items(block), b_term = panel_items() / terms_;
-  const size_t columns = conv_.folded ? 1 : work.x->taps.size();
-  const auto products = static_cast<size_t>(term_products(bf16_terms_));
-  const size_t row_taps = columns * products;
-  for (const Tap& y : work.y->taps)
-    for (size_t t = 0; t < row_taps; ++t) {
-      const Tap& x = work.x->taps[t / products];
+  const int64_t columns = conv_.folded ? 1 : work.x.taps;
+  const int64_t products = term_products(bf16_terms_), row_taps = columns * products;
+  for (int64_t row = 0; row < work.y.taps; ++row)
+    for (int64_t t = 0; t < row_taps; ++t) {
+      const Tap y = conv_.y.tap(work.y, row), x = conv_.x.tap(work.x, t / products);
       const TermProduct& term = kTermProducts[t % products];
       taps.push_back(
           {.a = tap_items(block, y, x) + term.a * a_term,
@@ -360,8 +358,8 @@ void TapEngine<T, Operand>::run_panel(const Block& block, const PhaseWork& work,
     const Operand* ahead = panel.next ? panel.next + panel_items() * k0 / k_ : nullptr;
     int64_t quarters = ahead ? 4 : 0;
     for (const Run& run : work.runs) {
-      const int64_t begin = run.rows.begin * static_cast<int64_t>(row_taps);
-      const int64_t batch = (run.rows.end - run.rows.begin) * static_cast<int64_t>(row_taps);
+      const int64_t begin = run.rows.begin * row_taps;
+      const int64_t batch = (run.rows.end - run.rows.begin) * row_taps;
       const int64_t step = even_piece(run.length, gemm_.mr);
       for (int64_t i = 0, rows; i < run.length; i += rows) {
         const int64_t m = std::min(step, run.length - i);

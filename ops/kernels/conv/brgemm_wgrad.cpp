@@ -292,7 +292,9 @@ void WgradEngine<T, Operand>::multiply(const Cell& cell, const Block& block, con
   std::vector<const void*> run_a(static_cast<size_t>(runs(block)) * products.size()),
       run_b(run_a.size());
   std::vector<int64_t> a_offsets, b_offsets;
-  for (const Tap& ty : y_axis_.phases[0].taps) {
+  const Phase rows = y_axis_.phase(0), columns = x_axes_[0].phase(0);
+  for (int64_t r = 0; r < rows.taps; ++r) {
+    const Tap ty = y_axis_.tap(rows, r);
     // The runs of pixels that this row of taps reaches.
     a_offsets.clear(), b_offsets.clear();
     for (int64_t run = 0; run < runs(block); ++run) {
@@ -305,7 +307,7 @@ void WgradEngine<T, Operand>::multiply(const Cell& cell, const Block& block, con
       }
     }
     for (int64_t column = 0; column < tap_columns_; ++column) {
-      const int64_t tap_a = scratch.tap(ty, x_axes_[0].phases[0].taps[static_cast<size_t>(column)]);
+      const int64_t tap_a = scratch.tap(ty, x_axes_[0].tap(columns, column));
       Acc* sums = cell.sums + (ty.kernel * tap_columns_ + column) * max_rows_ * max_outputs_;
       const int64_t step = even_piece(cell.rows.size, gemm_.mr);
       for (int64_t row = 0; row < cell.rows.size; row += step) {

@@ -219,7 +219,8 @@ typename OuterWgrad<T, Operand>::Runs OuterWgrad<T, Operand>::runs(const Block& 
   const int64_t top = row_of(0), bottom = row_of(p_.ih);
   Runs runs{.a = {}, .b = {}, .k = p_.ow};
   if (by_image_) {
-    const Tap& tx = x_axes_[static_cast<size_t>(column)].phases[0].taps[0];
+    const Axis& axis = x_axes_[static_cast<size_t>(column)];
+    const Tap tx = axis.tap(axis.phase(0), 0);
     // Groups of A's columns start at even pixels: one more before the first meets padding in B.
     const int64_t begin = top * p_.ow / gemm_.kr * gemm_.kr;
     runs.k = bottom * p_.ow - begin;
@@ -230,7 +231,7 @@ typename OuterWgrad<T, Operand>::Runs OuterWgrad<T, Operand>::runs(const Block& 
     }
     return runs;
   }
-  const Tap& tx = x_axes_[0].phases[0].taps[static_cast<size_t>(column)];
+  const Tap tx = x_axes_[0].tap(x_axes_[0].phase(0), column);
   for (int64_t n = 0; n < block.images; ++n) {
     for (int64_t i = top; i < bottom; ++i) {
       const int64_t output = n * block.rows + i;
@@ -275,7 +276,9 @@ void OuterWgrad<T, Operand>::multiply(const Cell& cell, const Block& block, cons
   const auto products =
       std::span(kTermProducts).first(static_cast<size_t>(term_products(bf16_terms_)));
   std::vector<const void*> run_a, run_b;
-  for (const Tap& ty : y_axis_.phases[0].taps) {
+  const Phase phase = y_axis_.phase(0);
+  for (int64_t tap = 0; tap < phase.taps; ++tap) {
+    const Tap ty = y_axis_.tap(phase, tap);
     for (int64_t column = 0; column < tap_columns_; ++column) {
       const Runs runs = this->runs(block, ty, column, x_channels(cell).size, b.pixel);
       const size_t count = runs.a.size() * products.size();

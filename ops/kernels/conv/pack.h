@@ -24,8 +24,8 @@ struct Block {
 /// The positions of a block in scratch, [image][plane of y][plane of x][y][x].
 struct Scratch {
   Scratch(const Axis& y, const Axis& x, int64_t rows)
-      : planes_y(static_cast<int64_t>(y.planes.size())),
-        planes_x(static_cast<int64_t>(x.planes.size())),
+      : planes_y(y.planes),
+        planes_x(x.planes),
         height(y.extent(rows)),
         width(x.extent(x.longest_phase())) {}
   int64_t planes_y, planes_x, height, width;
