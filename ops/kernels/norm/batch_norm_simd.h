@@ -1,8 +1,8 @@
 // The batch_norm kernels on vectors of xsimd, once an instruction set. All are bound by memory; the
 // two passes of `stats` meet in the cache, as the driver's blocks are made to fit there.
 #pragma once
+#include "quern/ops/kernels/columns_simd.h"
 #include "quern/ops/kernels/norm/batch_norm_kernel.h"
-#include "quern/ops/kernels/norm/columns_simd.h"
 #include "quern/ops/kernels/norm/moments_simd.h"
 
 namespace quern::kernels {
