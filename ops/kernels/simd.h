@@ -118,6 +118,25 @@ void store(bfloat16* p, Vec<bfloat16, Arch> v) {
   __builtin_memcpy(static_cast<void*>(p), &half, sizeof(half));
 }
 
+/// Past the caches where there is an instruction for it, p being aligned to what is stored. Other threads
+/// may read it after store_fence().
+template <class Arch, class T>
+void stream(T* p, Vec<T, Arch> v) {
+#ifdef __AVX512F__
+  if constexpr (kLanes<float, Arch> == 16) {
+    if constexpr (std::is_same_v<T, bfloat16>)
+      return _mm256_stream_si256(reinterpret_cast<__m256i*>(p), (__m256i)to_bf16<Arch>(v));
+    if constexpr (std::is_same_v<T, float>) return _mm512_stream_ps(p, v.data);
+  }
+#endif
+  store<Arch>(p, v);
+}
+inline void store_fence() {
+#ifdef __AVX512F__
+  _mm_sfence();
+#endif
+}
+
 inline void widen_one(const double* p, double* to) { *to = *p; }
 inline void widen_one(const float* p, float* to) { *to = *p; }
 inline void widen_one(const bfloat16* p, float* to) {
@@ -157,6 +176,10 @@ struct AllLanes {
   void store(T* p, Vec<T, Arch> v) const {
     kernels::store<Arch>(p, v);
   }
+  template <class T>
+  void stream(T* p, Vec<T, Arch> v) const {
+    kernels::stream<Arch>(p, v);
+  }
 };
 template <class Arch>
 struct FirstLanes {
@@ -167,6 +190,10 @@ struct FirstLanes {
   }
   template <class T>
   void store(T* p, Vec<T, Arch> v) const {
+    store_n<Arch>(p, v, n);
+  }
+  template <class T>
+  void stream(T* p, Vec<T, Arch> v) const {
     store_n<Arch>(p, v, n);
   }
 };

@@ -86,8 +86,8 @@ struct Problem {
   std::vector<Elements> parameters;  // scale, shift, mean, a, b, c of the branch, then the shortcut
 };
 
-void check_forward(const JoinKernel& kernel, const Problem& p, const Elements& out) {
-  kernel.forward(p.block, p.branch(), p.other(), out.data());
+void check_forward(const JoinKernel& kernel, const Problem& p, const Elements& out, bool streams) {
+  kernel.forward(p.block, p.branch(), p.other(), out.data(), streams);
   CHECK(p.padding_is_nan(out));
   bool right = true;
   p.each([&](int64_t i, int64_t c) {
@@ -136,11 +136,11 @@ void check_reduce(const JoinKernel& kernel, const Problem& p, const Elements& ou
   check_sums(p, out, reduce(kernel, p), static_cast<double>(p.block.rows));
 }
 
-void check_apply(const JoinKernel& kernel, const Problem& p, const Elements& out) {
+void check_apply(const JoinKernel& kernel, const Problem& p, const Elements& out, bool streams) {
   const Elements dv = p.elements();
   Elements dw = p.elements();  // in place of dout
   p.each([&](int64_t i, int64_t) { dw.set(i, p.dout.get(i)); });
-  kernel.apply(p.block, p.branch(dv.data()), p.other(dw.data()), dw.data());
+  kernel.apply(p.block, p.branch(dv.data()), p.other(dw.data()), dw.data(), streams);
   CHECK(p.padding_is_nan(dv));
   CHECK(p.padding_is_nan(dw));
   bool right = true;
@@ -180,10 +180,21 @@ TEST_CASE("join kernels on blocks around the sizes of vectors") {
         CAPTURE(channels);
         const Problem p(kernel, shortcut, rows, channels, 3);
         const Elements out = p.elements();
-        check_forward(kernel, p, out);
+        check_forward(kernel, p, out, false);
         check_reduce(kernel, p, out);
-        check_apply(kernel, p, out);
+        check_apply(kernel, p, out, false);
       }
+  });
+}
+
+TEST_CASE("join kernels past the caches, on rows of whole cache lines") {
+  each_way([](const JoinKernel& kernel, Shortcut shortcut) {
+    for (int64_t padding : {0, 32}) {
+      const Problem p(kernel, shortcut, 23, 96, padding);
+      const Elements out = p.elements();
+      check_forward(kernel, p, out, true);
+      check_apply(kernel, p, out, true);
+    }
   });
 }
 
@@ -192,7 +203,7 @@ TEST_CASE("join kernels let NaN through") {
     Problem p(kernel, shortcut, 3, 18, 3);
     p.branch_v.set(p.block.stride + 17, kNaN);
     const Elements out = p.elements();
-    kernel.forward(p.block, p.branch(), p.other(), out.data());
+    kernel.forward(p.block, p.branch(), p.other(), out.data(), false);
     CHECK(std::isnan(out.get(p.block.stride + 17)));
     CHECK_FALSE(std::isnan(out.get(p.block.stride + 16)));
   });
@@ -208,9 +219,10 @@ TEST_CASE("join passes merge blocks, the same for any number of threads") {
       const Elements out = p.elements(), whole = p.elements(), dv = p.elements(),
                      whole_dv = p.elements(), dw = p.elements(), whole_dw = p.elements();
       join_forward(kernel, size, p.branch(), p.other(), out.data());
-      kernel.forward(p.block, p.branch(), p.other(), whole.data());
+      kernel.forward(p.block, p.branch(), p.other(), whole.data(), false);
       join_apply(kernel, size, p.branch(dv.data()), p.other(dw.data()), p.dout.data());
-      kernel.apply(p.block, p.branch(whole_dv.data()), p.other(whole_dw.data()), p.dout.data());
+      kernel.apply(p.block, p.branch(whole_dv.data()), p.other(whole_dw.data()), p.dout.data(),
+                   false);
       const auto same = [&](const Elements& a, const Elements& b) {
         return std::memcmp(a.data(), b.data(),
                            static_cast<size_t>(a.count() * itemsize(kernel.dtype))) == 0;

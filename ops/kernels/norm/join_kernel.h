@@ -20,13 +20,15 @@ struct JoinSide {
 inline constexpr int64_t kJoinChannels = 2048;
 
 /// The branch always has scale and shift and, where dv is asked for, a, b and c.
+/// streams: out and what is not written in place of dout bypass the caches; their rows start at whole cache
+/// lines then.
 struct JoinKernel {
   const char* name;  // join_<dtype>_<isa>; the naive one ends in _reference
   Isa isa;
   DType dtype;
   /// out = relu(sum), sum = branch.v·scale + shift + shortcut.v·scale + shift
   void (*forward)(const BatchNormBlock&, const JoinSide& branch, const JoinSide& shortcut,
-                  void* out);
+                  void* out, bool streams);
   // dz = dout where the sum, which is computed again, was above 0.
   /// sums[0] = Σdz, sums[1] = Σdz·(branch.v - mean) and, if shortcut.mean, sums[2] the same of
   /// shortcut.v
@@ -34,7 +36,7 @@ struct JoinKernel {
                  const void* dout, double* const* sums);
   /// dv = a·dz + b·v + c of each side that asks; dout may be one of them.
   void (*apply)(const BatchNormBlock&, const JoinSide& branch, const JoinSide& shortcut,
-                const void* dout);
+                const void* dout, bool streams);
 };
 
 }  // namespace quern::kernels

@@ -41,7 +41,7 @@ struct Reference {
   }
 
   static void forward(const BatchNormBlock& block, const JoinSide& branch, const JoinSide& shortcut,
-                      void* out) {
+                      void* out, bool /*streams*/) {
     each(block, [&](int64_t i, int64_t c) {
       const P v = sum_of(branch, shortcut, i, c);
       static_cast<T*>(out)[i] = static_cast<T>(v <= 0 ? 0 : v);
@@ -61,7 +61,7 @@ struct Reference {
   }
 
   static void apply(const BatchNormBlock& block, const JoinSide& branch, const JoinSide& shortcut,
-                    const void* dout) {
+                    const void* dout, bool /*streams*/) {
     each(block, [&](int64_t i, int64_t c) {
       const P dz = masked(branch, shortcut, dout, i, c);
       differentiate(branch, dz, i, c);

@@ -49,24 +49,31 @@ struct Join {
     store<Arch>(sum, xsimd::fma(dz, d, load<Arch>(sum)));
   }
   template <class Part>
-  static void differentiate(const JoinSide& side, V dz, int64_t i, int64_t c, Part part) {
+  static void differentiate(const JoinSide& side, V dz, int64_t i, int64_t c, Part part,
+                            bool streams) {
     if (!side.dv) return;
     if (side.a) {
       const V bv = xsimd::fma(parameters(side.b, c, part), elements(side.v, i, part),
                               parameters(side.c, c, part));
       dz = xsimd::fma(parameters(side.a, c, part), dz, bv);
     }
-    part.store(static_cast<T*>(side.dv) + i, dz);
+    put(static_cast<T*>(side.dv) + i, dz, part, streams);
+  }
+  template <class Part>
+  static void put(T* p, V v, Part part, bool streams) {
+    if (streams) part.stream(p, v);
+    else part.store(p, v);
   }
 
   static void forward(const BatchNormBlock& block, const JoinSide& branch, const JoinSide& shortcut,
-                      void* out) {
+                      void* out, bool streams) {
     for (int64_t r = 0; r < block.rows; ++r)
       each_vector<T, Arch>(block.channels, [&](int64_t c, int, auto part) {
         const int64_t i = r * block.stride + c;
         const V v = sum_of(branch, shortcut, i, c, part);
-        part.store(static_cast<T*>(out) + i, zero_where(v <= V(0), v));  // NaN passes
+        put(static_cast<T*>(out) + i, zero_where(v <= V(0), v), part, streams);  // NaN passes
       });
+    if (streams) store_fence();
   }
 
   static void reduce(const BatchNormBlock& block, const JoinSide& branch, const JoinSide& shortcut,
@@ -86,15 +93,22 @@ struct Join {
       for (int64_t c = 0; c < block.channels; ++c) sums[k][c] = all[k][c];
   }
 
-  static void apply(const BatchNormBlock& block, const JoinSide& branch, const JoinSide& shortcut,
-                    const void* dout) {
+  template <bool streams>
+  static void apply_as(const BatchNormBlock& block, const JoinSide& branch,
+                       const JoinSide& shortcut, const void* dout) {
     for (int64_t r = 0; r < block.rows; ++r)
       each_vector<T, Arch>(block.channels, [&](int64_t c, int, auto part) {
         const int64_t i = r * block.stride + c;
         const V dz = masked(branch, shortcut, dout, i, c, part);
-        differentiate(branch, dz, i, c, part);
-        differentiate(shortcut, dz, i, c, part);
+        differentiate(branch, dz, i, c, part, streams && branch.dv != dout);
+        differentiate(shortcut, dz, i, c, part, streams && shortcut.dv != dout);
       });
+    if (streams) store_fence();
+  }
+  static void apply(const BatchNormBlock& block, const JoinSide& branch, const JoinSide& shortcut,
+                    const void* dout, bool streams) {
+    if (streams) apply_as<true>(block, branch, shortcut, dout);
+    else apply_as<false>(block, branch, shortcut, dout);
   }
 
   static constexpr JoinKernel record(const char* name, Isa isa, DType dtype) {
