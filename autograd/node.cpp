@@ -74,7 +74,7 @@ Node::~Node() {
 
 namespace detail {
 
-Edges edges(const Tensors& inputs) {
+Edges edges(std::span<const Tensor> inputs) {
   if (!grad_enabled()) return {};
   Edges edges;
   edges.reserve(inputs.size());

@@ -2,8 +2,10 @@
 #pragma once
 #include <concepts>
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -134,7 +136,7 @@ class ClosureNode final : public Node {
 
 namespace detail {
 /// Null entries where an input needs no gradient; empty when none does or recording is off.
-Edges edges(const Tensors& inputs);
+Edges edges(std::span<const Tensor> inputs);
 void set_history(const Tensor& y, std::shared_ptr<Node> node);
 }  // namespace detail
 
@@ -148,7 +150,7 @@ void set_history(const Tensor& y, std::shared_ptr<Node> node);
 ///     return {mul(dy, y.get())};
 ///   });
 template <std::invocable<const Tensor&, Needs> F>
-Tensor record(std::string_view op, Tensor y, const Tensors& inputs, F backward,
+Tensor record(std::string_view op, Tensor y, std::span<const Tensor> inputs, F backward,
               GradDType grad_dtype = GradDType::of_output,
               std::shared_ptr<Recipe> recipe = nullptr) {
   Edges edges = detail::edges(inputs);
@@ -158,6 +160,13 @@ Tensor record(std::string_view op, Tensor y, const Tensors& inputs, F backward,
   node->recipe = std::move(recipe);
   detail::set_history(y, std::move(node));
   return y;
+}
+template <std::invocable<const Tensor&, Needs> F>
+Tensor record(std::string_view op, Tensor y, std::initializer_list<Tensor> inputs, F backward,
+              GradDType grad_dtype = GradDType::of_output,
+              std::shared_ptr<Recipe> recipe = nullptr) {
+  return record(op, std::move(y), std::span(inputs.begin(), inputs.size()), std::move(backward),
+                grad_dtype, std::move(recipe));
 }
 
 }  // namespace quern

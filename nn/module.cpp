@@ -17,6 +17,11 @@ void Module::train(bool on) {
   for (auto& [name, module] : modules_) module->train(on);
 }
 
+bool Module::any_training() const {
+  return training_ || std::ranges::any_of(
+                          modules_, [](const auto& entry) { return entry.second->any_training(); });
+}
+
 // ---- registration ----
 
 void Module::check_name(std::string_view op, const std::string& name) const {

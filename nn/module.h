@@ -40,6 +40,8 @@ class Module {
   void train(bool on = true);
   void eval() { train(false); }
   bool is_training() const { return training_; }
+  /// Is this module in training mode, or any below it?
+  bool any_training() const;
 
   /// This module, named "", and all below it, each once: parents first, in order of registration.
   std::vector<std::pair<std::string, Module*>> named_modules();

@@ -23,7 +23,7 @@ ConvStage stage_of(const ConvNorm& m) {
 
 /// All of them as one op, if that can do what they ask for: plain convolutions, norms of one mode.
 std::optional<Tensor> fused(const Tensor& x, const Residual& residual) {
-  std::vector<ConvNorm> all = residual.branch;
+  CachedVector<ConvNorm> all(residual.branch.begin(), residual.branch.end());
   if (residual.projection) all.push_back(*residual.projection);
   const bool training = all[0].norm->is_training();
   const bool fits = std::ranges::all_of(all, [&](const ConvNorm& m) {
@@ -34,7 +34,8 @@ std::optional<Tensor> fused(const Tensor& x, const Residual& residual) {
   if (!fits) return std::nullopt;
 
   using enum ConvChain::Shortcut;
-  std::vector<ConvStage> stages;
+  CachedVector<ConvStage> stages;
+  stages.reserve(residual.branch.size());
   std::ranges::transform(residual.branch, std::back_inserter(stages), stage_of);
   ConvChain chain{.stages = stages,
                   .shortcut = residual.projection ? projection

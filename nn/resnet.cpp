@@ -127,8 +127,7 @@ Tensor ResNet::forward(const Tensor& x) {
 /// Does each image give what it gives by itself, with nothing to keep for backward()?
 bool ResNet::takes_slabs(const Tensor& x) {
   return !grad_enabled() && x.defined() && x.dim() == 4 && slab_of(x) < x.size(0) &&
-         std::ranges::none_of(named_modules(),
-                              [](const auto& m) { return m.second->is_training(); });
+         !any_training();
 }
 
 Tensor ResNet::early_stages_by_slab(const Tensor& x) {

@@ -44,14 +44,14 @@ struct Loop {
 
 /// The loops over y and operands expanded to its shape: in y's order in memory, outermost first,
 /// neighbours merged where all three step through them evenly.
-std::vector<Loop> loop_nest(const Tensor& y, const Tensor& a, const Tensor& b) {
-  std::vector<Loop> dims;
-  for (int d = 0; d < y.dim(); ++d)
-    if (y.shape()[d] != 1)
-      dims.push_back({y.shape()[d], y.strides()[d], a.strides()[d], b.strides()[d]});
-  std::ranges::stable_sort(dims, std::greater<>(), &Loop::y);
-
-  std::vector<Loop> nest;
+CachedVector<Loop> loop_nest(const Tensor& y, const Tensor& a, const Tensor& b) {
+  CachedVector<Loop> dims, nest;
+  dims.reserve(kMaxDims), nest.reserve(kMaxDims);
+  for (int d = 0; d < y.dim(); ++d) {
+    if (y.shape()[d] == 1) continue;
+    const Loop loop{y.shape()[d], y.strides()[d], a.strides()[d], b.strides()[d]};
+    dims.insert(std::ranges::upper_bound(dims, loop.y, std::greater<>(), &Loop::y), loop);
+  }
   for (const Loop& inner : dims) {
     const auto even = [&](int64_t Loop::*step) {
       return nest.back().*step == inner.size * (inner.*step);
@@ -74,7 +74,7 @@ const void* scalar_at(const Tensor& t, int64_t offset, float& widened) {
 
 /// Runs the kernel over the nest, whose innermost loop it can take: cells are parts of long runs,
 /// or groups of short ones.
-void run_nest(const BinaryKernel& kernel, const std::vector<Loop>& nest, const Tensor& y,
+void run_nest(const BinaryKernel& kernel, const CachedVector<Loop>& nest, const Tensor& y,
               const Tensor& a, const Tensor& b, double p, double q) {
   const Loop run = nest.back();
   const Run mode = run.a == 0   ? Run::scalar_dense

@@ -140,7 +140,7 @@ std::shared_ptr<const Storage> packed_copy(const Tensor& weight, std::string_vie
   const uint64_t version = weight.version();
   bool keep = !grad_enabled() && !detail::thread_mode().backward;  // so this is inference
   if (auto kept = cache().find(key, version, weight.storage(), keep)) return kept;
-  auto copy = std::make_shared<Storage>(bytes);
+  auto copy = make_storage(bytes);
   pack(copy->data());
   if (keep) cache().put(key, version, copy);
   return copy;

@@ -28,8 +28,9 @@ struct Loops {
   Loops(const Shape& shape, const Strides& dst, const Strides& src) {
     for (int d = 0; d < shape.size(); ++d)
       if (shape[d] != 1) axes[static_cast<size_t>(count++)] = {shape[d], dst[d], src[d]};
-    std::stable_sort(axes.begin(), axes.begin() + count,
-                     [](const Axis& a, const Axis& b) { return a.dst > b.dst; });
+    const auto encloses = [](const Axis& a, const Axis& b) { return a.dst > b.dst; };
+    for (Axis* axis = axes.data(); axis != axes.data() + count; ++axis)
+      std::rotate(std::upper_bound(axes.data(), axis, *axis, encloses), axis, axis + 1);
     int merged = 0;
     for (int d = 1; d < count; ++d) {
       Axis& outer = (*this)[merged];

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory_resource>
 #include <set>
 
 namespace quern {
@@ -38,13 +39,14 @@ class PageHeap {
       return bytes != other.bytes ? bytes < other.bytes : time > other.time;
     }
   };
-  using ByAddress = std::map<std::byte*, Free>;
+  using ByAddress = std::pmr::map<std::byte*, Free>;
 
   void insert(std::byte* block, size_t bytes);
   void erase(ByAddress::iterator free);
 
-  ByAddress free_;
-  std::set<Fit> fits_;
+  std::pmr::unsynchronized_pool_resource nodes_;  // keeps those of blocks that are taken for others
+  ByAddress free_{&nodes_};
+  std::pmr::set<Fit> fits_{&nodes_};
   uint64_t time_ = 0;
   std::byte* last_ = nullptr;  // the last region from the system; the next one is put before it
 };

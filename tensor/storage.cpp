@@ -4,8 +4,8 @@
 #include <array>
 #include <atomic>
 #include <bit>
-#include <cstdlib>
 #include <mutex>
+#include <new>
 #include <vector>
 
 #include "quern/tensor/check.h"
@@ -42,7 +42,7 @@ struct SizeClass {
   static constexpr int kCount = 4 * 7 + 8;  // up to 64 KiB
 };
 
-constexpr int64_t kAlignment = 64;             // a cache line, and the widest vector
+constexpr std::align_val_t kAlignment{64};     // a cache line, and the widest vector
 constexpr int64_t kLarge = int64_t{64} << 10;  // from here on, rounding to pages wastes little
 
 /// What a request takes: a size class, or whole pages of the heap.
@@ -64,6 +64,7 @@ struct Size {
 class Allocator {
  public:
   std::byte* allocate(int64_t requested) {
+    check(requested >= 0, "storage", "bytes: expected at least 0, got {}", requested);
     const Size size(requested);
     std::byte* block = nullptr;
     {
@@ -130,8 +131,8 @@ class Allocator {
       blocks.pop_back();
       return block;
     }
-    void* block = nullptr;
-    if (posix_memalign(&block, kAlignment, size.bytes) != 0) return nullptr;
+    void* block = ::operator new(size.bytes, kAlignment, std::nothrow);
+    if (block == nullptr) return nullptr;
     count_system(size.bytes);
     return static_cast<std::byte*>(block);
   }
@@ -142,7 +143,7 @@ class Allocator {
   }
   void give_back() {
     for (auto& blocks : free_) {
-      for (std::byte* block : blocks) std::free(block);
+      for (std::byte* block : blocks) ::operator delete(block, kAlignment);
       blocks.clear();
     }
     pages_.empty();
@@ -155,9 +156,13 @@ class Allocator {
   MemoryStats stats_{};
 };
 
-/// Never destroyed: static and thread-local tensors (caches, the user's own) may outlive any static
-/// here.
-Allocator& allocator() {
+// Never destroyed: static and thread-local tensors (caches, the user's own) may outlive any static
+// here.
+Allocator& storages() {
+  static Allocator& instance = *new Allocator;
+  return instance;
+}
+Allocator& objects() {
   static Allocator& instance = *new Allocator;
   return instance;
 }
@@ -169,17 +174,28 @@ uint64_t next_id() {
 
 }  // namespace
 
-Storage::Storage(int64_t bytes) : bytes_(bytes), id_(next_id()) {
-  check(bytes >= 0, "storage", "bytes: expected at least 0, got {}", bytes);
-  data_ = allocator().allocate(bytes);
+Storage::Storage(int64_t bytes)
+    : data_(storages().allocate(bytes)), bytes_(bytes), id_(next_id()) {}
+Storage::~Storage() { storages().release(data_, bytes_); }
+
+Workspace::Workspace(int64_t bytes)
+    : data_(bytes == 0 ? nullptr : storages().allocate(bytes)), bytes_(bytes) {}
+Workspace::~Workspace() {
+  if (data_ != nullptr) storages().release(data_, bytes_);
 }
 
-Storage::~Storage() { allocator().release(data_, bytes_); }
+void* detail::allocate_object(size_t bytes) {
+  return objects().allocate(static_cast<int64_t>(bytes));
+}
+void detail::release_object(void* object, size_t bytes) {
+  objects().release(static_cast<std::byte*>(object), static_cast<int64_t>(bytes));
+}
 
-Workspace::Workspace(int64_t bytes) : storage_(bytes) {}
-
-MemoryStats memory_stats() { return allocator().stats(); }
-void reset_peak_memory_stats() { allocator().reset_peak(); }
-void empty_cache() { allocator().empty_cache(); }
+MemoryStats memory_stats() { return storages().stats(); }
+void reset_peak_memory_stats() { storages().reset_peak(); }
+void empty_cache() {
+  storages().empty_cache();
+  objects().empty_cache();
+}
 
 }  // namespace quern

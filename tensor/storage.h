@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 namespace quern {
 
@@ -31,18 +32,48 @@ class Storage {
   uint64_t version_ = 0;
 };
 
-/// Scratch memory of a kernel: aligned, cached, uninitialised, freed at the end of its scope.
+/// Scratch memory of a kernel: aligned, cached, uninitialised, freed at the end of its scope. Null if
+/// it is of 0 bytes.
 class Workspace {
  public:
   explicit Workspace(int64_t bytes);
+  ~Workspace();
+  Workspace(const Workspace&) = delete;
+  Workspace& operator=(const Workspace&) = delete;
   template <class T>
   T* as() const {
-    return reinterpret_cast<T*>(storage_.data());
+    return reinterpret_cast<T*>(data_);
   }
 
  private:
-  Storage storage_;
+  std::byte* data_;
+  int64_t bytes_;
 };
+
+namespace detail {
+void* allocate_object(size_t bytes);
+void release_object(void* object, size_t bytes);
+}  // namespace detail
+
+/// An allocator of the standard library with free lists of its own, for what every call makes anew
+/// besides storages: handles of tensors, short tables.
+template <class T>
+struct CachedAllocator {
+  using value_type = T;
+
+  CachedAllocator() = default;
+  template <class U>
+  CachedAllocator(const CachedAllocator<U>&) {}
+  T* allocate(size_t n) { return static_cast<T*>(detail::allocate_object(n * sizeof(T))); }
+  void deallocate(T* objects, size_t n) { detail::release_object(objects, n * sizeof(T)); }
+  bool operator==(const CachedAllocator&) const = default;
+};
+template <class T>
+using CachedVector = std::vector<T, CachedAllocator<T>>;
+
+inline std::shared_ptr<Storage> make_storage(int64_t bytes) {
+  return std::allocate_shared<Storage>(CachedAllocator<Storage>(), bytes);
+}
 
 struct MemoryStats {
   int64_t in_use;  ///< bytes held by live storages, rounding to classes and pages included

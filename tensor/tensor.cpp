@@ -39,7 +39,8 @@ Tensor::Tensor(std::shared_ptr<Storage> storage, Shape shape, Strides strides, i
   check(room >= 0, "tensor",
         "strides: expected a view within {} elements, got shape {}, strides {}, offset {}",
         available, shape, strides, offset);
-  impl_ = std::make_shared<Impl>(
+  impl_ = std::allocate_shared<Impl>(
+      CachedAllocator<Impl>(),
       Impl{std::move(storage), shape, strides, offset, count, dtype, nullptr});
 }
 
@@ -83,7 +84,7 @@ Tensor empty(const Shape& shape, DType dtype, MemoryFormat format) {
   const int64_t bytes = numel(shape) * itemsize(dtype);
   const Strides strides = format == MemoryFormat::channels_last ? channels_last_strides(shape)
                                                                 : contiguous_strides(shape);
-  return Tensor(std::make_shared<Storage>(bytes), shape, strides, 0, dtype);
+  return Tensor(make_storage(bytes), shape, strides, 0, dtype);
 }
 
 Tensor empty_like(const Tensor& t) { return empty_like(t, t.dtype()); }

@@ -1,5 +1,7 @@
 #include "quern/ops/kernels/conv/brgemm_epilogue.h"
 
+#include <utility>
+
 #include "quern/ops/kernels/conv/pack.h"
 #include "quern/ops/kernels/moments.h"
 #include "quern/tensor/dtype.h"
@@ -82,12 +84,14 @@ TileOutput<T>::TileOutput(const EpilogueFusion& fusion, const GemmKernel& gemm,
       output_(output),
       kernel_(select_tile_kernel(dtype_of<T>)),
       totals_(has_sums() ? 2 * blocks * channels * static_cast<int64_t>(sizeof(double)) : 0),
-      identity_(2 * channels * static_cast<int64_t>(sizeof(Acc))) {
-  Acc *ones = identity_.as<Acc>(), *zeros = ones + channels;
-  std::fill_n(ones, channels, Acc{1});
-  std::fill_n(zeros, channels, Acc{});
-  if (!fusion_.scale) fusion_.scale = ones;
-  if (!fusion_.shift) fusion_.shift = zeros;
+      identity_((!fusion.scale + !fusion.shift) * channels * static_cast<int64_t>(sizeof(Acc))) {
+  Acc* to = identity_.as<Acc>();
+  const auto filled = [&](Acc value) {
+    std::fill_n(to, channels, value);
+    return std::exchange(to, to + channels);
+  };
+  if (!fusion_.scale) fusion_.scale = filled(1);
+  if (!fusion_.shift) fusion_.shift = filled(0);
 }
 
 /// A tile's rows of a tensor like the output: where they are, or copied with channels innermost.

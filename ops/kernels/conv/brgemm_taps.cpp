@@ -13,14 +13,14 @@
 // A is the source itself where it needs no padding and channels are innermost.
 #include <algorithm>
 #include <cstddef>
-#include <vector>
+#include <span>
 
 #include "quern/ops/kernels/conv/brgemm.h"
 #include "quern/ops/kernels/gemm/gemm_registry.h"
 #include "quern/tensor/cpu_features.h"
 #include "quern/tensor/dtype.h"
 #include "quern/tensor/parallel.h"
-#include "quern/tensor/storage.h"
+#include "quern/tensor/per_thread.h"
 
 namespace quern::kernels {
 namespace {
@@ -36,7 +36,7 @@ struct Run {
 /// What a cell computes of one phase of y and one of x.
 struct PhaseWork {
   Phase y, x;
-  std::vector<Run> runs;
+  std::span<const Run> runs;
 };
 
 /// T is what source and output hold, Operand what is multiplied: T, or terms of bf16.
@@ -62,11 +62,9 @@ class TapEngine {
     const Operand* b;     // [term][tap][k/kr][nr][kr]
     const Operand* next;  // what is multiplied after it; null if nothing is
   };
-  /// What a cell holds: the source, and sums that aren't kept in the output.
-  struct Memory {
-    const Operand* a;
-    Acc* sums;   // [tile][mr][nr] of a panel; of one tile if each is finished at once
-    T* scratch;  // of the output
+  /// Offsets of a product's A and B.
+  struct TapItems {
+    int64_t a, b;
   };
   struct Cells {
     BlockGrid grid;
@@ -88,11 +86,12 @@ class TapEngine {
   void copy_source(const Block& block, int64_t group, Extent channels, Operand* to) const;
   void copy_shared() const;
   void run_cell(int64_t block, int64_t part) const;
-  std::vector<PhaseWork> work_of(const Block& block) const;
+  std::span<const PhaseWork> work_of(const Block& block) const;
   int64_t pixels_of(const Block& block) const;
   int64_t tap_items(const Block& block, const Tap& y, const Tap& x) const;
-  void run_panel(const Block& block, const PhaseWork& work, const Panel& panel,
-                 const Memory& memory, PanelSums<Acc>& sums) const;
+  void run_panel(const Block& block, const PhaseWork& work, const Panel& panel, const Operand* a,
+                 PanelSums<Acc>& sums) const;
+  int64_t kept_pixels() const;
   int64_t max_taps() const;
   int64_t panel_items() const { return terms_ * conv_.kernel_taps() * k_ * gemm_.nr; }
 
@@ -118,6 +117,15 @@ class TapEngine {
   Workspace shared_;      // [block][group]
   TileOutput<T> output_;
   bool direct_;  // C is the output
+
+  // What cells work with.
+  PerThread<Operand> scratch_;  // the source; empty if cells share it or read it in place
+  PerThread<Acc> kept_;  // sums [tile][mr][nr] of a panel; of one tile if each is finished at once
+  PerThread<T> finishing_;  // of the output
+  PerThread<PhaseWork> work_;
+  PerThread<Run> runs_;  // of all phases
+  PerThread<TapItems> taps_;
+  PerThread<const void*> tap_a_, tap_b_;
 };
 
 template <class T, class Operand>
@@ -150,7 +158,23 @@ TapEngine<T, Operand>::TapEngine(const ConvPlan& plan, const TapConv& conv, cons
       shared_(cells_.grid.count() * conv.groups * shared_items_ * kItem),
       output_(epilogue, gemm_, out_strides_, output_pixel_, output_total_, cells_.grid.count(),
               output),
-      direct_(output_.direct()) {}
+      direct_(output_.direct()),
+      scratch_(in_place_ || shared_items_ > 0 ? 0 : scratch_items(cells_.grid[0])),
+      kept_(direct_ ? 0 : kept_pixels() * gemm_.nr),
+      finishing_(output_.scratch_items(gemm_.mr)),
+      work_(conv.y.phases() * conv.x.phases()),
+      runs_(conv.y.phases() * conv.x.phases() * cells_.grid.block_images * cells_.grid.block_rows),
+      taps_(max_taps() * term_products(bf16_terms_)),
+      tap_a_(max_taps() * term_products(bf16_terms_)),
+      tap_b_(max_taps() * term_products(bf16_terms_)) {}
+
+/// Whose sums are kept at a time, in whole tiles.
+template <class T, class Operand>
+int64_t TapEngine<T, Operand>::kept_pixels() const {
+  if (k_block_ == k_) return gemm_.mr;
+  return cells_.grid.block_images * cells_.grid.block_rows *
+         round_up(conv_.x.longest_phase(), gemm_.mr);
+}
 
 template <class T, class Operand>
 bool TapEngine<T, Operand>::reads_in_place() const {
@@ -209,17 +233,18 @@ int64_t TapEngine<T, Operand>::pixels_of(const Block& block) const {
 
 /// The runs of every phase in a block.
 template <class T, class Operand>
-std::vector<PhaseWork> TapEngine<T, Operand>::work_of(const Block& block) const {
+std::span<const PhaseWork> TapEngine<T, Operand>::work_of(const Block& block) const {
   const Axis &y = conv_.y, &x = conv_.x;
   const Scratch scratch(y, x, block.rows);
   const int64_t a_image = in_place_ ? source_strides_.n : scratch.image() * pitch_;
   const int64_t a_row =
       in_place_ ? source_strides_.y * y.stride() : scratch.width * y.stretch * pitch_;
-  std::vector<PhaseWork> all;
+  PhaseWork* phase = work_.get();
+  Run* end = runs_.get();
   for (int64_t iy = 0; iy < y.phases(); ++iy) {
     for (int64_t ix = 0; ix < x.phases(); ++ix) {
       const Phase py = y.phase(iy), px = x.phase(ix);
-      PhaseWork work{.y = py, .x = px, .runs = {}};
+      Run* const begin = end;
       for (int64_t n = 0; n < block.images; ++n) {
         for (int64_t i = 0; i < std::min(block.rows, py.count - block.row); ++i) {
           const int64_t oy = py.start + (block.row + i) * y.output_step;
@@ -229,17 +254,18 @@ std::vector<PhaseWork> TapEngine<T, Operand>::work_of(const Block& block) const 
                         .length = px.count,
                         .rows = y.live_taps(py, block.row + i)};
           // Rows that follow each other without a gap, in A and in the output, are one run.
-          Run* last = work.runs.empty() ? nullptr : &work.runs.back();
-          if (last && run.rows == last->rows && run.a == last->a + last->length * a_pixel_ &&
+          Run* last = end == begin ? nullptr : end - 1;
+          if (last && run.rows == last->rows &&
+              run.a == last->a + last->length * a_pixel_ &&
               run.output == last->output + last->length * output_pixel_)
             last->length += run.length;
-          else work.runs.push_back(run);
+          else *end++ = run;
         }
       }
-      all.push_back(std::move(work));
+      *phase++ = {.y = py, .x = px, .runs = {begin, end}};
     }
   }
-  return all;
+  return {work_.get(), phase};
 }
 
 template <class T, class Operand>
@@ -293,25 +319,13 @@ void TapEngine<T, Operand>::copy_shared() const {
 template <class T, class Operand>
 void TapEngine<T, Operand>::run_cell(int64_t block_index, int64_t part) const {
   const Block block = cells_.grid[block_index];
-  const std::vector<PhaseWork> work = work_of(block);
-  const bool own_scratch = !in_place_ && shared_items_ == 0;
-  const Workspace scratch(own_scratch ? scratch_items(block) * kItem : 0);
-  int64_t pixels = 0;
-  for (const PhaseWork& phase : work) {
-    int64_t of_phase = 0;
-    for (const Run& run : phase.runs) of_phase += round_up(run.length, gemm_.mr);
-    pixels = std::max(pixels, of_phase);
-  }
-  const int64_t kept = direct_ ? 0 : k_block_ < k_ ? pixels : gemm_.mr;
-  const Workspace sums(kept * gemm_.nr * static_cast<int64_t>(sizeof(Acc)));
-  const Workspace finishing(output_.scratch_items(gemm_.mr) * static_cast<int64_t>(sizeof(T)));
-
+  const std::span<const PhaseWork> work = work_of(block);
   for (int64_t group = 0; group < conv_.groups; ++group) {
-    const Operand* a = scratch.as<Operand>();
+    const Operand* a = scratch_.get();
     if (in_place_) a = source_in_place(block, group);
-    else if (own_scratch)
-      copy_source(block, group, {0, conv_.source_channels}, scratch.as<Operand>());
-    else a = shared_.as<Operand>() + (block_index * conv_.groups + group) * shared_items_;
+    else if (shared_items_ > 0)
+      a = shared_.as<Operand>() + (block_index * conv_.groups + group) * shared_items_;
+    else copy_source(block, group, {0, conv_.source_channels}, scratch_.get());
     for (int64_t p = panels_ * part / cells_.parts; p < panels_ * (part + 1) / cells_.parts; ++p) {
       const int64_t first = p * gemm_.nr;
       const Operand* b = packed_ + (group * panels_ + p) * panel_items();
@@ -321,8 +335,7 @@ void TapEngine<T, Operand>::run_cell(int64_t block_index, int64_t part) const {
                         // By this cell, or the next, which the same thread mostly runs.
                         .next = p + 1 < panels_ ? b + panel_items() : nullptr};
       PanelSums<Acc> panel_sums = output_.sums(block_index, panel.first, panel.n);
-      for (const PhaseWork& phase : work)
-        run_panel(block, phase, panel, {a, sums.as<Acc>(), finishing.as<T>()}, panel_sums);
+      for (const PhaseWork& phase : work) run_panel(block, phase, panel, a, panel_sums);
       panel_sums.flush();
     }
   }
@@ -331,12 +344,9 @@ void TapEngine<T, Operand>::run_cell(int64_t block_index, int64_t part) const {
 /// One panel of output channels of one phase.
 template <class T, class Operand>
 void TapEngine<T, Operand>::run_panel(const Block& block, const PhaseWork& work, const Panel& panel,
-                                      const Memory& memory, PanelSums<Acc>& sums) const {
-  // Offsets of every tap's A and B, row by row of taps.
-  struct TapItems {
-    int64_t a, b;
-  };
-  std::vector<TapItems> taps;
+                                      const Operand* a, PanelSums<Acc>& sums) const {
+  TapItems* taps = taps_.get();  // row by row of taps
+  const void **tap_a = tap_a_.get(), **tap_b = tap_b_.get();
   const int64_t a_term = term_items(block), b_term = panel_items() / terms_;
   const int64_t columns = conv_.folded ? 1 : work.x.taps;
   const int64_t products = term_products(bf16_terms_), row_taps = columns * products;
@@ -344,15 +354,14 @@ void TapEngine<T, Operand>::run_panel(const Block& block, const PhaseWork& work,
     for (int64_t t = 0; t < row_taps; ++t) {
       const Tap y = conv_.y.tap(work.y, row), x = conv_.x.tap(work.x, t / products);
       const TermProduct& term = kTermProducts[t % products];
-      taps.push_back(
-          {.a = tap_items(block, y, x) + term.a * a_term,
-           .b = (y.kernel * conv_.kernel_columns + x.kernel) * k_ * gemm_.nr + term.b * b_term});
+      taps[row * row_taps + t] = {
+          .a = tap_items(block, y, x) + term.a * a_term,
+          .b = (y.kernel * conv_.kernel_columns + x.kernel) * k_ * gemm_.nr + term.b * b_term};
     }
-  std::vector<const void*> tap_a(taps.size()), tap_b(taps.size());
 
   for (int64_t k0 = 0; k0 < k_; k0 += k_block_) {
     const bool first = k0 == 0, last = k0 + k_block_ >= k_;
-    Acc* sum = memory.sums;
+    Acc* sum = kept_.get();
     // Weights that come from memory are asked for a panel ahead, by four tiles, which have time for a
     // quarter of it each (inference of ResNet-50 on one image in bf16, Zen 5: 2%).
     const Operand* ahead = panel.next ? panel.next + panel_items() * k0 / k_ : nullptr;
@@ -375,25 +384,25 @@ void TapEngine<T, Operand>::run_panel(const Block& block, const PhaseWork& work,
         if (batch == 0 && first)
           for (int64_t j = 0; j < m; ++j) std::fill_n(c + j * ldc, panel.n, Acc{});
         for (int64_t t = 0; t < batch; ++t) {
-          const TapItems& tap = taps[static_cast<size_t>(begin + t)];
-          tap_a[static_cast<size_t>(t)] = memory.a + run.a + i * a_pixel_ + tap.a + k0;
-          tap_b[static_cast<size_t>(t)] = panel.b + tap.b + k0 * gemm_.nr;
+          const TapItems& tap = taps[begin + t];
+          tap_a[t] = a + run.a + i * a_pixel_ + tap.a + k0;
+          tap_b[t] = panel.b + tap.b + k0 * gemm_.nr;
         }
         const GemmTile tile{.tiles = tiles,
                             .m = m,
                             .n = panel.n,
                             .k = std::min(k_block_, k_ - k0),
                             .batch = batch,
-                            .a = tap_a.data(),
+                            .a = tap_a,
                             .lda = a_pixel_,
-                            .b = tap_b.data(),
+                            .b = tap_b,
                             .ahead = quarters > 0 ? ahead : nullptr,
                             .ahead_step = quarters > 0 ? 64 : 0,
                             .c = c,
                             .ldc = ldc,
                             .accumulate = !first};
         if (quarters-- > 0) ahead += panel_items() * tile.k / k_ / 4;
-        if (last) output_.finish(tile, panel.first, out, memory.scratch, sums);
+        if (last) output_.finish(tile, panel.first, out, finishing_.get(), sums);
         else if (batch > 0) gemm_.run(tile);
         if (k_block_ < k_) sum += rows * gemm_.nr;
       }

@@ -25,7 +25,7 @@
 #include "quern/tensor/cpu_features.h"
 #include "quern/tensor/dtype.h"
 #include "quern/tensor/parallel.h"
-#include "quern/tensor/storage.h"
+#include "quern/tensor/per_thread.h"
 
 namespace quern::kernels {
 namespace {
@@ -67,19 +67,20 @@ class WinogradEngine {
                        static_cast<const float*>(epilogue.residual),
                        static_cast<const float*>(epilogue.x)},
         output_(stored(epilogue), gemm_, out_strides_, out_strides_.x, conv_.output_channels,
-                grid_.count(), static_cast<float*>(output)) {}
+                grid_.count(), static_cast<float*>(output)),
+        scratch_(Scratch(conv_.y, conv_.x, conv_.tile * grid_.block_rows).image() * pitch_),
+        m_(conv_.points() * point_stride(tiles(grid_[0]), out_pitch_)),
+        rows_(conv_.tile * conv_.tile * conv_.tile_columns() * out_pitch_) {}
 
   void run() const {
-    const int64_t blocks = grid_.count();
+    const int64_t blocks = grid_.count(), items = v_items(grid_[0]);  // of the largest block
     if (parts_ == 1) {
+      const PerThread<float> v(items);
       parallel_for(blocks, [&](int64_t i) {
-        const Block block = grid_[i];
-        const Workspace v(v_items(block) * kFloat);
-        transform_source(block, v.as<float>());
-        multiply(i, 0, v.as<float>());
+        transform_source(grid_[i], v.get());
+        multiply(i, 0, v.get());
       });
     } else {
-      const int64_t items = v_items(grid_[0]);  // the largest
       const Workspace v(blocks * items * kFloat);
       const auto of = [&](int64_t i) { return v.as<float>() + i * items; };
       parallel_for(blocks, [&](int64_t i) { transform_source(grid_[i], of(i)); });
@@ -112,8 +113,7 @@ class WinogradEngine {
   void transform_source(const Block& block, float* v) const;
   void multiply(int64_t block_index, int64_t part, const float* v) const;
   Ahead ahead(int64_t block_index, int64_t panel, const Extent& panels) const;
-  void store_panel(const Block& block, int64_t panel, const float* m, float* rows,
-                   PanelSums<float>& sums) const;
+  void store_panel(const Block& block, int64_t panel, PanelSums<float>& sums) const;
 
   const WinogradConv conv_;
   const GemmKernel& gemm_;
@@ -128,14 +128,16 @@ class WinogradEngine {
   const int64_t parts_;            // of the panels
   const float* finished_with_[3];  // read or written where an output is; null: not
   const TileOutput<float> output_;
+  const PerThread<float> scratch_;  // an image of a block, padded
+  const PerThread<float> m_;        // of a panel
+  const PerThread<float> rows_;     // outputs of a row of tiles
 };
 
 /// Rows of tiles of a block, an image's after the other's, to V.
 void WinogradEngine::transform_source(const Block& block, float* v) const {
   const Scratch layout(conv_.y, conv_.x, conv_.tile * block.rows);
   const int64_t padding = pitch_ - conv_.source_channels;
-  const Workspace scratch(layout.image() * pitch_ * kFloat);
-  float* pixels = scratch.as<float>();
+  float* pixels = scratch_.get();
   for (int64_t i = 0; padding > 0 && i < layout.image(); ++i)
     std::fill_n(pixels + i * pitch_ + conv_.source_channels, padding, 0.0f);
   for (int64_t image = 0; image < block.images; ++image) {
@@ -168,8 +170,6 @@ void WinogradEngine::multiply(int64_t block_index, int64_t part, const float* v)
   const int64_t count = tiles(block), step = even_piece(count, gemm_.mr);
   const int64_t v_point = point_stride(count, pitch_), m_point = point_stride(count, out_pitch_);
   const int64_t matrix = panel_elements(gemm_, conv_.source_channels);
-  const Workspace m(conv_.points() * m_point * kFloat);
-  const Workspace rows(conv_.tile * conv_.tile * conv_.tile_columns() * out_pitch_ * kFloat);
   const int64_t longest_sum = conv_.tile == 2 ? conv_.source_channels : kLongestSum;
   const Extent panels = piece(panels_, parts_, part);
   for (int64_t panel = panels.begin; panel < panels.begin + panels.size; ++panel) {
@@ -193,14 +193,14 @@ void WinogradEngine::multiply(int64_t block_index, int64_t part, const float* v)
                      .b = &b,
                      .ahead = lines.at,
                      .ahead_step = lines.step,
-                     .c = m.as<float>() + point * m_point + i * out_pitch_,
+                     .c = m_.get() + point * m_point + i * out_pitch_,
                      .ldc = out_pitch_,
                      .accumulate = k > 0});
         }
       }
     }
     PanelSums<float> sums = output_.sums(block_index, channel, n);
-    store_panel(block, panel, m.as<float>(), rows.as<float>(), sums);
+    store_panel(block, panel, sums);
     sums.flush();
   }
 }
@@ -232,8 +232,9 @@ Ahead WinogradEngine::ahead(int64_t block_index, int64_t panel, const Extent& pa
 }
 
 /// A panel's M to outputs, a row of tiles at a time.
-void WinogradEngine::store_panel(const Block& block, int64_t panel, const float* m, float* rows,
-                                 PanelSums<float>& sums) const {
+void WinogradEngine::store_panel(const Block& block, int64_t panel, PanelSums<float>& sums) const {
+  const float* m = m_.get();
+  float* rows = rows_.get();
   const int64_t channel = panel * gemm_.nr, columns = conv_.tile * conv_.tile_columns();
   const int64_t n = std::min<int64_t>(gemm_.nr, conv_.output_channels - channel);
   for (int64_t i = 0; i < block.images * block.rows; ++i) {

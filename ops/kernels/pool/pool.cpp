@@ -58,6 +58,9 @@ PoolWindows strided_windows(int64_t in, int64_t out, const PoolStep& step, bool 
   const auto [kernel, stride, padding, dilation] = step;
   const int64_t window = dilation * (kernel - 1) + 1;
   PoolWindows windows{in, out, kernel, stride, padding, dilation, {}, {}, {}};
+  windows.inputs.reserve(static_cast<size_t>(out)),
+      windows.divisor.reserve(static_cast<size_t>(out));
+  windows.outputs.reserve(static_cast<size_t>(in));
   for (int64_t o = 0; o < out; ++o) {
     const int64_t start = o * stride - padding, end = start + window;
     const PoolRange inside{start + ceil_div(-start, dilation) * dilation, std::min(end, in)};
@@ -74,7 +77,8 @@ PoolWindows strided_windows(int64_t in, int64_t out, const PoolStep& step, bool 
 PoolWindows adaptive_windows(int64_t in, int64_t out) {
   // Output o reads input i if the intervals o/out .. (o+1)/out and i/in .. (i+1)/in overlap.
   const auto overlaps = [](int64_t n, int64_t others) {
-    std::vector<PoolRange> ranges;
+    CachedVector<PoolRange> ranges;
+    ranges.reserve(static_cast<size_t>(n));
     for (int64_t i = 0; i < n; ++i)
       ranges.push_back({i * others / n, ceil_div((i + 1) * others, n)});
     return ranges;
@@ -82,6 +86,7 @@ PoolWindows adaptive_windows(int64_t in, int64_t out) {
   PoolWindows windows;
   windows.in = in, windows.out = out;
   windows.inputs = overlaps(out, in), windows.outputs = overlaps(in, out);
+  windows.divisor.reserve(windows.inputs.size());
   for (const PoolRange& range : windows.inputs) windows.divisor.push_back(range.end - range.begin);
   return windows;
 }

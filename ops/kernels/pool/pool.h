@@ -1,8 +1,7 @@
 // Pooling over whole tensors: the tables of windows, and the loops over images and rows.
 #pragma once
-#include <vector>
-
 #include "quern/ops/kernels/pool/pool_kernel.h"
+#include "quern/tensor/storage.h"
 
 namespace quern::kernels {
 
@@ -10,8 +9,8 @@ namespace quern::kernels {
 struct PoolWindows {
   int64_t in, out;
   int64_t kernel = 1, stride = 1, padding = 0, dilation = 1;
-  std::vector<PoolRange> inputs, outputs;
-  std::vector<int64_t> divisor;
+  CachedVector<PoolRange> inputs, outputs;
+  CachedVector<int64_t> divisor;
 
   PoolAxis axis() const {
     return {in,     out,           stride,         padding,       dilation,
