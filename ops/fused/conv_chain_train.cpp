@@ -189,11 +189,13 @@ struct Trained {
       gradients[3 * depth() + 1] = weight_gradient(projection(), x.get(), nullptr, dshortcut);
     if (!needs[0]) return gradients;
 
-    const Tensor dx = shortcut == Shortcut::identity ? dshortcut : empty_like(x.get());
-    if (projected) input_gradient(projection(), dshortcut, dx);
-    dshortcut = Tensor();
-    const bool add = shortcut != Shortcut::none;
+    // The projection, which mostly is 1×1 with stride 2, adds to the quarter of the pixels that it has read:
+    // the other way round it would write zeros to three, for the branch to read (all dgrads of ResNet-50 in
+    // bf16 together took 1.03 times as long).
+    const bool add = shortcut == Shortcut::identity;
+    const Tensor dx = add ? dshortcut : empty_like(x.get());
     input_gradient(stages[0], dy, dx, {.residual = add ? dx.raw() : nullptr});
+    if (projected) input_gradient(projection(), dshortcut, dx, {.residual = dx.raw()});
     gradients[0] = dx;
     return gradients;
   }

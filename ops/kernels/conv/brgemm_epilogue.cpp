@@ -82,6 +82,8 @@ TileOutput<T>::TileOutput(const EpilogueFusion& fusion, const GemmKernel& gemm,
       channels_(channels),
       blocks_(blocks),
       output_(output),
+      adds_in_place_(fusion.residual == output && fusion.kind == Kind::activate && !fusion.scale &&
+                     !fusion.shift && !fusion.relu),
       kernel_(select_tile_kernel(dtype_of<T>)),
       totals_(has_sums() ? 2 * blocks * channels * static_cast<int64_t>(sizeof(double)) : 0),
       identity_((!fusion.scale + !fusion.shift) * channels * static_cast<int64_t>(sizeof(Acc))) {

@@ -70,6 +70,8 @@ class TileOutput {
 
   /// May sums be formed where the output is? Not if the residual may be there too.
   bool direct() const { return std::is_same_v<T, Acc> && strides_.c == 1 && !fusion_.residual; }
+  /// Are sums added to what the output holds, and is nothing else done?
+  bool adds_in_place() const { return adds_in_place_; }
   /// Scratch that finish() takes: tiles that have channels innermost, which the output has not.
   int64_t scratch_items(int64_t mr) const { return strides_.c == 1 ? 0 : 3 * mr * gemm_.nr; }
   PanelSums<Acc> sums(int64_t block, int64_t channel, int64_t n) const {
@@ -112,6 +114,7 @@ class TileOutput {
   ImageStrides strides_;
   int64_t pixel_, channels_, blocks_;
   T* output_;
+  bool adds_in_place_;
   const TileKernel& kernel_;
   Workspace totals_;    // [block][2][channels]
   Workspace identity_;  // ones and zeros [channels], where the fusion has no scale or shift

@@ -244,6 +244,7 @@ std::span<const PhaseWork> TapEngine<T, Operand>::work_of(const Block& block) co
   for (int64_t iy = 0; iy < y.phases(); ++iy) {
     for (int64_t ix = 0; ix < x.phases(); ++ix) {
       const Phase py = y.phase(iy), px = x.phase(ix);
+      if (py.taps * px.taps == 0 && output_.adds_in_place()) continue;  // adds nothing
       Run* const begin = end;
       for (int64_t n = 0; n < block.images; ++n) {
         for (int64_t i = 0; i < std::min(block.rows, py.count - block.row); ++i) {
