@@ -2,11 +2,13 @@
 # -mtune=generic would split unaligned 32-byte loads; prefer 512-bit vectors where we ask for them.
 set(QUERN_ISA_FLAGS_avx2 -mavx2 -mfma -mf16c)
 set(QUERN_ISA_FLAGS_avx512 ${QUERN_ISA_FLAGS_avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl
-    -mavx512cd -mprefer-vector-width=512
+    -mavx512cd -mprefer-vector-width=512 -mprfchw
     # GCC 12 builds its unmasked intrinsics on an undefined vector and then warns of it.
     $<$<CXX_COMPILER_ID:GNU>:-Wno-uninitialized> $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
 set(QUERN_ISA_FLAGS_avx512_bf16 ${QUERN_ISA_FLAGS_avx512} -mavx512bf16)
 set(QUERN_ISA_FLAGS_amx ${QUERN_ISA_FLAGS_avx512_bf16} -mamx-tile -mamx-bf16)
+# The tiles of AVX-512: accumulators keep their registers between loops, addresses are those that are written.
+set(QUERN_TILE_FLAGS $<$<CXX_COMPILER_ID:GNU>:-fira-region=one> $<$<CXX_COMPILER_ID:GNU>:-fno-ivopts>)
 set(QUERN_ISAS_x86 avx2 avx512 avx512_bf16 amx)
 # Before it has registers, GCC's scheduler lifts all loads of a step, and then spills accumulators.
 set(QUERN_ISA_FLAGS_neon -march=armv8-a $<$<CXX_COMPILER_ID:GNU>:-fno-schedule-insns>)
@@ -31,7 +33,11 @@ function(quern_isa_flags target)
     foreach(isa ${QUERN_ISAS_x86} ${QUERN_ISAS_arm})
       if(source MATCHES "_${isa}\\.cpp$")
         if(isa IN_LIST QUERN_ISAS)
-          set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "${QUERN_ISA_FLAGS_${isa}}")
+          set(flags ${QUERN_ISA_FLAGS_${isa}})
+          if(source MATCHES "/gemm_avx512")
+            list(APPEND flags ${QUERN_TILE_FLAGS})
+          endif()
+          set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS "${flags}")
         else()
           list(REMOVE_ITEM sources ${source})
         endif()

@@ -170,7 +170,8 @@ void WinogradEngine::multiply(int64_t block_index, int64_t part, const float* v)
   const int64_t count = tiles(block), step = even_piece(count, gemm_.mr);
   const int64_t v_point = point_stride(count, pitch_), m_point = point_stride(count, out_pitch_);
   const int64_t matrix = panel_elements(gemm_, conv_.source_channels);
-  const int64_t longest_sum = conv_.tile == 2 ? conv_.source_channels : kLongestSum;
+  const int64_t channels = padded_k(gemm_, conv_.source_channels);
+  const int64_t longest_sum = conv_.tile == 2 ? channels : kLongestSum;
   const Extent panels = piece(panels_, parts_, part);
   for (int64_t panel = panels.begin; panel < panels.begin + panels.size; ++panel) {
     const int64_t channel = panel * gemm_.nr;
@@ -179,10 +180,10 @@ void WinogradEngine::multiply(int64_t block_index, int64_t part, const float* v)
     for (int64_t point = 0; point < conv_.points(); ++point) {
       const float* u = packed_ + (panel * conv_.points() + point) * matrix;
       for (int64_t i = 0; i < count; i += step) {
-        for (int64_t k = 0; k < conv_.source_channels; k += longest_sum) {
+        for (int64_t k = 0; k < channels; k += longest_sum) {
           const void* a = v + point * v_point + i * pitch_ + k;
           const void* b = u + k * gemm_.nr;
-          const int64_t length = std::min(longest_sum, conv_.source_channels - k);
+          const int64_t length = std::min(longest_sum, channels - k);
           const Ahead::Lines lines = ahead.next(length / 2, b);
           gemm_.run({.m = std::min(step, count - i),
                      .n = n,

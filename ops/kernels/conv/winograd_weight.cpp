@@ -51,6 +51,9 @@ void pack_winograd(const ConvPlan& plan, const void* weight, void* packed) {
                          .filters = count,
                          .columns = nr});
         }
+        const int64_t end = conv.source_channels * nr;  // and zeros up to the tile's k_multiple
+        for (int64_t point = 0; point < conv.points(); ++point)
+          std::fill(panel + point * matrix + end, panel + (point + 1) * matrix, 0.0f);
       });
 }
 

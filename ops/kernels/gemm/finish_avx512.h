@@ -136,20 +136,52 @@ struct Finish {
   }
 };
 
-/// The end of a tile that starts at `row`: C, or what tile.finish makes of it.
-template <class Rows, int kRows>
-__attribute__((always_inline)) inline void finish(Accumulators<kRows>& c, const GemmTile& tile,
-                                                  int64_t row) {
-  if (tile.finish == nullptr) return c.store(tile, row);
-  if (tile.accumulate) c.add(tile, row);
-  const Finish<Rows> finish{*tile.finish, row};
-  switch (tile.finish->kind) {
-    case TileFinish::Kind::store: finish.store(c); break;
-    case TileFinish::Kind::activate: finish.activate(c); break;
-    case TileFinish::Kind::moments: finish.moments(c); break;
-    case TileFinish::Kind::gradient: finish.gradient(c); break;
+// The ends of a tile that starts at `row`. fetched() tells what is to be in cache by then, what is written
+// first, and the bytes between its rows.
+
+/// C.
+struct IntoC {
+  static constexpr int64_t kItem = sizeof(float);
+  static constexpr int kTensors = 1;
+  static constexpr bool kNextTile = false;  // fetched() is that of this tile
+
+  static int64_t fetched(const GemmTile& tile, const char* (&at)[1]) {
+    at[0] = static_cast<const char*>(tile.c);
+    return tile.ldc * kItem;
   }
-}
+  template <int kRows>
+  __attribute__((always_inline)) static void finish(Accumulators<kRows>& c, const GemmTile& tile,
+                                                    int64_t row) {
+    c.store(tile, row);
+  }
+};
+
+/// What tile.finish makes of it.
+template <class Rows, TileFinish::Kind kKind>
+struct Finished {
+  using Kind = TileFinish::Kind;
+  static constexpr int64_t kItem = sizeof(typename Rows::Item);
+  static constexpr int kTensors = kKind == Kind::gradient ? 3 : kKind == Kind::activate ? 2 : 1;
+  static constexpr bool kNextTile = true;
+
+  static int64_t fetched(const GemmTile& tile, const char* (&at)[kTensors]) {
+    const TileFinish& f = *tile.finish;
+    const void* const tensors[3] = {f.out, f.residual.data, f.x.data};
+    for (int i = 0; i < kTensors; ++i)
+      at[i] = static_cast<const char*>(tensors[i] == nullptr ? f.out : tensors[i]);
+    return f.out_stride * kItem;
+  }
+  template <int kRows>
+  __attribute__((always_inline)) static void finish(Accumulators<kRows>& c, const GemmTile& tile,
+                                                    int64_t row) {
+    if (tile.accumulate) c.add(tile, row);
+    const Finish<Rows> finish{*tile.finish, row};
+    if constexpr (kKind == Kind::store) finish.store(c);
+    else if constexpr (kKind == Kind::activate) finish.activate(c);
+    else if constexpr (kKind == Kind::moments) finish.moments(c);
+    else finish.gradient(c);
+  }
+};
 
 }  // namespace
 }  // namespace quern::kernels

@@ -1,50 +1,41 @@
-#include "quern/ops/kernels/gemm/finish_avx512.h"
+#include "quern/ops/kernels/gemm/tiles_avx512.h"
 
 namespace quern::kernels {
 namespace {
 
-/// += a column of A, its elements `stride` apart, times a row of B.
-template <int kRows>
-__attribute__((always_inline)) inline void add_outer(Accumulators<kRows>& c, const float* a,
-                                                     int64_t stride, __m512 b_lo, __m512 b_hi) {
+/// += a column of A, row r of it at a(r), times a row of B.
+template <int kRows, class Rows>
+__attribute__((always_inline)) inline void add_outer(Accumulators<kRows>& c, const Rows& a,
+                                                     __m512 b_lo, __m512 b_hi) {
 #pragma GCC unroll 14
   for (int r = 0; r < kRows; ++r) {
-    const __m512 x = _mm512_set1_ps(a[r * stride]);
+    const __m512 x = _mm512_set1_ps(*a(r));
     c.lo[r] = _mm512_fmadd_ps(x, b_lo, c.lo[r]);
     c.hi[r] = _mm512_fmadd_ps(x, b_hi, c.hi[r]);
   }
 }
+/// The rows of A `stride` elements apart.
+inline auto rows_of(const float* a, int64_t stride) {
+  return [=](int r) __attribute__((always_inline)) { return a + r * stride; };
+}
+
+struct Singles {
+  using Item = float;
+  static constexpr int64_t kKr = 1;
+  template <int kRows>
+  __attribute__((always_inline)) static void add(Accumulators<kRows>& c, const RowsOfA& a,
+                                                 int64_t offset, const float* b) {
+    const auto row = [&](int r) __attribute__((always_inline)) {
+      return reinterpret_cast<const float*>(a[r] + offset);
+    };
+    add_outer(c, row, _mm512_loadu_ps(b), _mm512_loadu_ps(b + 16));
+  }
+};
 
 struct F32 {
   template <int kRows>
   static void run(const GemmTile& tile) {
-    for (int64_t t = 0; t < tile.tiles; ++t) run<kRows>(tile, t * kRows);
-  }
-
- private:
-  /// The tile that starts at `row`.
-  template <int kRows>
-  __attribute__((noinline)) static void run(const GemmTile& tile, int64_t row) {
-    Accumulators<kRows> c;
-    Fetches fetches(tile, row, sizeof(float));
-    const int64_t skip = row * tile.lda;
-    for (int64_t i = 0; i < tile.batch; ++i) {
-      const auto* a = static_cast<const float*>(tile.a[i]) + skip;
-      const auto* b = static_cast<const float*>(tile.b[i]);
-      const auto step = [&](int64_t p) __attribute__((always_inline)) {
-        fetch_row(b + p * kNr);
-        add_outer(c, a + p, tile.lda, _mm512_loadu_ps(b + p * kNr),
-                  _mm512_loadu_ps(b + p * kNr + 16));
-      };
-      const int64_t even = tile.k / 2 * 2;
-      for (int64_t p = 0; p < even; p += 2) {
-        fetches.step();
-        step(p);
-        step(p + 1);
-      }
-      if (even < tile.k) step(even);
-    }
-    finish<F32Rows>(c, tile, row);
+    dispatch_end<Singles, kRows, F32Rows>(tile);
   }
 };
 
@@ -60,7 +51,7 @@ struct F32Outer {
       for (int64_t p = 0; p < tile.k; ++p, a += tile.lda, b += tile.ldb) {
         _mm_prefetch(ahead, _MM_HINT_T1);
         ahead += tile.ahead_step;
-        add_outer(c, a, 1, _mm512_loadu_ps(b), _mm512_loadu_ps(b + 16));
+        add_outer(c, rows_of(a, 1), _mm512_loadu_ps(b), _mm512_loadu_ps(b + 16));
       }
     }
     c.store(tile);
@@ -85,7 +76,7 @@ struct Bf16 {
     alignas(64) float wide[kRows][kBlock];
     const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xffff0000));
     Accumulators<kRows> c;
-    Fetches fetches(tile, 0, sizeof(float));
+    Fetches<IntoC, kRows> fetches(tile);
     for (int64_t i = 0; i < tile.batch; ++i) {
       const auto* a = static_cast<const uint16_t*>(tile.a[i]);
       const auto* b = static_cast<const uint16_t*>(tile.b[i]);
@@ -95,9 +86,10 @@ struct Bf16 {
         for (int64_t p = 0; p < k; p += 2, b += 2 * kNr) {
           if (p % 4 == 0) fetches.step();
           const __m512i lo = _mm512_loadu_si512(b), hi = _mm512_loadu_si512(b + kNr);
-          add_outer(c, &wide[0][p], kBlock, _mm512_castsi512_ps(_mm512_slli_epi32(lo, 16)),
+          add_outer(c, rows_of(&wide[0][p], kBlock), _mm512_castsi512_ps(_mm512_slli_epi32(lo, 16)),
                     _mm512_castsi512_ps(_mm512_slli_epi32(hi, 16)));
-          add_outer(c, &wide[0][p + 1], kBlock, _mm512_castsi512_ps(_mm512_and_si512(lo, upper)),
+          add_outer(c, rows_of(&wide[0][p + 1], kBlock),
+                    _mm512_castsi512_ps(_mm512_and_si512(lo, upper)),
                     _mm512_castsi512_ps(_mm512_and_si512(hi, upper)));
         }
       }
@@ -116,7 +108,7 @@ constinit const GemmKernel gemm_f32_f32_f32_14x32_avx512{"gemm_f32_f32_f32_14x32
                                                          kMr,
                                                          kNr,
                                                          1,
-                                                         1,
+                                                         2,
                                                          dispatch_rows<F32, kMr>,
                                                          dispatch_rows<F32Outer, kMr>,
                                                          true};

@@ -1,34 +1,41 @@
-#include "quern/ops/kernels/gemm/finish_avx512.h"
+#include "quern/ops/kernels/gemm/tiles_avx512.h"
 
 namespace quern::kernels {
 namespace {
 
 /// Two neighbouring bf16 of A, in all lanes; an odd tap of a convolution leaves them 2-byte
 /// aligned.
-inline __m512bh broadcast_pair(const uint16_t* a) {
+inline __m512bh broadcast_pair(const void* a) {
   int32_t pair;
   __builtin_memcpy(&pair, a, sizeof pair);
-  return (__m512bh)_mm512_set1_epi32(pair);
-}
-
-/// The instruction itself: left to the intrinsic, GCC 12 renames sums from step to step, until it spills
-/// some of them; and clang 16 crashes when it folds the broadcast.
-__attribute__((always_inline)) inline void add_products(__m512& c, __m512bh a, __m512bh b) {
-  asm("vdpbf16ps %2, %1, %0" : "+v"(c) : "v"(a), "v"(b));
+  __m512i all = _mm512_set1_epi32(pair);
+  asm("" : "+v"(all));  // clang 16 crashes when it folds the broadcast
+  return (__m512bh)all;
 }
 
 inline __m512bh load_pairs(const uint16_t* b) { return (__m512bh)_mm512_loadu_si512(b); }
 
-template <int kRows>
-__attribute__((always_inline)) inline void add_pairs(Accumulators<kRows>& c, const uint16_t* a,
-                                                     int64_t stride, __m512bh b_lo, __m512bh b_hi) {
+/// Row r of A at a[r], `offset` bytes on.
+template <int kRows, class Rows>
+__attribute__((always_inline)) inline void add_pairs(Accumulators<kRows>& c, const Rows& a,
+                                                     int64_t offset, __m512bh b_lo, __m512bh b_hi) {
 #pragma GCC unroll 14
   for (int r = 0; r < kRows; ++r) {
-    const __m512bh x = broadcast_pair(a + r * stride);
-    add_products(c.lo[r], x, b_lo);
-    add_products(c.hi[r], x, b_hi);
+    const __m512bh x = broadcast_pair(a[r] + offset);
+    c.lo[r] = _mm512_dpbf16_ps(c.lo[r], x, b_lo);
+    c.hi[r] = _mm512_dpbf16_ps(c.hi[r], x, b_hi);
   }
 }
+
+struct Pairs {
+  using Item = uint16_t;
+  static constexpr int64_t kKr = 2;
+  template <int kRows>
+  __attribute__((always_inline)) static void add(Accumulators<kRows>& c, const RowsOfA& a,
+                                                 int64_t offset, const uint16_t* b) {
+    add_pairs(c, a, offset, load_pairs(b), load_pairs(b + kNr));
+  }
+};
 
 /// Where vpermw finds columns 0..31 of a row for the upper halves of 32-bit lanes.
 alignas(64) constexpr int32_t kUpper[kNr] = {
@@ -59,34 +66,9 @@ struct Bf16Rows {
 struct Bf16 {
   template <int kRows>
   static void run(const GemmTile& tile) {
-    for (int64_t t = 0; t < tile.tiles; ++t) run<kRows>(tile, t * kRows);
-  }
-
- private:
-  /// The tile that starts at `row`.
-  template <int kRows>
-  __attribute__((noinline)) static void run(const GemmTile& tile, int64_t row) {
-    Accumulators<kRows> c;
     const bool wide = tile.finish != nullptr && tile.finish->wide;
-    Fetches fetches(tile, row, wide ? sizeof(float) : sizeof(uint16_t));
-    const int64_t skip = row * tile.lda;
-    for (int64_t i = 0; i < tile.batch; ++i) {
-      const auto* a = static_cast<const uint16_t*>(tile.a[i]) + skip;
-      const auto* b = static_cast<const uint16_t*>(tile.b[i]);
-      const auto step = [&](int64_t p) __attribute__((always_inline)) {
-        fetch_row(b + p * kNr);
-        add_pairs(c, a + p, tile.lda, load_pairs(b + p * kNr), load_pairs(b + p * kNr + kNr));
-      };
-      const int64_t even = tile.k / 4 * 4;
-      for (int64_t p = 0; p < even; p += 4) {
-        fetches.step();
-        step(p);
-        step(p + 2);
-      }
-      if (even < tile.k) step(even);
-    }
-    if (wide) finish<F32Rows>(c, tile, row);
-    else finish<Bf16Rows>(c, tile, row);
+    if (wide) dispatch_end<Pairs, kRows, F32Rows>(tile);
+    else dispatch_end<Pairs, kRows, Bf16Rows>(tile);
   }
 };
 
@@ -116,7 +98,11 @@ struct Bf16Outer {
   template <int kRows>
   __attribute__((always_inline)) static void add_rows(Accumulators<kRows>& c, const uint16_t* a,
                                                       __m512i even, __m512i odd) {
-    add_pairs(c, a, 2, (__m512bh)_mm512_unpacklo_epi16(even, odd),
+    struct {
+      const uint16_t* first;
+      const uint16_t* operator[](int r) const { return first + 2 * r; }
+    } rows{a};
+    add_pairs(c, rows, 0, (__m512bh)_mm512_unpacklo_epi16(even, odd),
               (__m512bh)_mm512_unpackhi_epi16(even, odd));
   }
   /// Pairing leaves columns 0-3, 8-11, 16-19, 24-27 in lo.
@@ -144,7 +130,7 @@ constinit const GemmKernel gemm_bf16_bf16_f32_14x32k2_avx512_bf16{
     kMr,
     kNr,
     2,
-    2,
+    4,
     dispatch_rows<Bf16, kMr>,
     dispatch_rows<Bf16Outer, kMr>,
     true};
