@@ -129,8 +129,8 @@ void pack_weight(const ConvPlan& plan, const void* weight, void* packed) {
   const Workspace rounded(plan.bf16_terms * count * static_cast<int64_t>(sizeof(bfloat16)));
   auto* terms = rounded.as<bfloat16>();
   parallel_chunks(count, kWorthACell, [&](int64_t begin, int64_t end) {
-    round_rows(static_cast<const float*>(weight) + begin, end - begin, terms + begin, end - begin,
-               1, end - begin, plan.bf16_terms, count);
+    round_matrix(static_cast<const float*>(weight) + begin, end - begin, 1, terms + begin,
+                 end - begin, 1, end - begin, plan.bf16_terms, count);
   });
   for (int term = 0; term < plan.bf16_terms; ++term)
     pack_term(plan, terms + term * count, term, packed);

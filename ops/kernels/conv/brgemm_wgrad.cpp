@@ -273,8 +273,8 @@ void WgradEngine<T, Operand>::pack_row(const T* dy, int64_t outputs, int64_t fir
     const int64_t rows = innermost ? p_.ow : outputs, columns = innermost ? outputs : p_.ow;
     const int64_t items = rows * columns;
     const Workspace terms(terms_ * items * static_cast<int64_t>(sizeof(Operand)));
-    round_rows(dy, innermost ? dy_strides_.x : dy_strides_.c, terms.as<Operand>(), columns, rows,
-               columns, bf16_terms_, items);
+    round_matrix(dy, innermost ? dy_strides_.x : dy_strides_.c, 1, terms.as<Operand>(), columns,
+                 rows, columns, bf16_terms_, items);
     for (int64_t t = 0; t < terms_; ++t)
       pack_panel_rows(gemm_, terms.as<Operand>() + t * items, innermost ? columns : 1,
                       innermost ? 1 : columns, p_.ow, outputs, first, panel + t * term);

@@ -67,7 +67,7 @@ typename OuterWgrad<T, Operand>::template Source<Operand> OuterWgrad<T, Operand>
   const T* from = dy_ + block.image * dy_strides_.n + block.row * dy_strides_.y + first;
   const int64_t pixel = copy_pixel(channels), items = dy_items(block, channels);
   if constexpr (kRounds) {
-    round_rows(from, dy_strides_.x, to, pixel, pixels(block), channels, bf16_terms_, items);
+    round_matrix(from, dy_strides_.x, 1, to, pixel, pixels(block), channels, bf16_terms_, items);
   } else {
     if (!dy_copied_) return {from, dy_strides_.x};
     copy_matrix(sizeof(T), from, dy_strides_.x, 1, to, pixel, pixels(block), channels);

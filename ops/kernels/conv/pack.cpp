@@ -85,18 +85,19 @@ void zero_positions(const SourceCopy& copy, T* scratch, int64_t begin, int64_t e
   }
 }
 
-/// Rows of f32 as terms of bf16; `column_step` lies between items of a row.
-void round_matrix(const SourceCopy& copy, MapCopy map, int64_t column_step) {
-  if (!map.scale && column_step == 1 && map.src_stride == map.cols && map.dst_stride == map.cols)
-    map.cols *= std::exchange(map.rows, 1);
-  const Workspace dense(column_step == 1 ? 0 : map.rows * map.cols * 4);
+/// With `column_step` between items of a row.
+void round_matrix(TermCopy copy, int64_t column_step) {
+  MapCopy& m = copy.matrix;
+  if (!m.scale && column_step == 1 && m.src_stride == m.cols && m.dst_stride == m.cols)
+    m.cols *= std::exchange(m.rows, 1);
+  const Workspace dense(column_step == 1 ? 0 : m.rows * m.cols * 4);
   if (column_step != 1) {
-    copy_matrix(static_cast<const float*>(map.src), map.src_stride, column_step, dense.as<float>(),
-                map.cols, map.rows, map.cols);
-    map.src = dense.as<float>();
-    map.src_stride = map.cols;
+    copy_matrix(static_cast<const float*>(m.src), m.src_stride, column_step, dense.as<float>(),
+                m.cols, m.rows, m.cols);
+    m.src = dense.as<float>();
+    m.src_stride = m.cols;
   }
-  copy_kernel().round({map, copy.bf16_terms, copy.term_stride});
+  copy_kernel().round(copy);
 }
 
 /// A row of copy_block: positions × channels from src on.
@@ -120,7 +121,7 @@ void copy_row(const SourceCopy& copy, int64_t position_step, const T* src, To* d
     std::swap(map.src_stride, column_step);
   }
   if constexpr (!std::is_same_v<T, To>) {
-    round_matrix(copy, map, column_step);
+    round_matrix({map, copy.bf16_terms, copy.term_stride}, column_step);
   } else {
     if (!map.scale || column_step != 1) {  // mapped where it lies then, while it is in L1
       copy_matrix(src, map.src_stride, column_step, dst, map.dst_stride, map.rows, map.cols);
@@ -216,19 +217,20 @@ void pack_panels(const GemmKernel& kernel, const PanelCopy& copy) {
 
 void round_panels(const PanelCopy& copy) { copy_kernel().round_pair_panels(copy); }
 
-void round_rows(const float* src, int64_t src_stride, bfloat16* dst, int64_t dst_stride,
-                int64_t rows, int64_t cols, int terms, int64_t term_stride) {
-  copy_kernel().round({{.src = src,
-                        .src_stride = src_stride,
-                        .dst = dst,
-                        .dst_stride = dst_stride,
-                        .rows = rows,
-                        .cols = cols,
-                        .scale = nullptr,
-                        .shift = nullptr,
-                        .rows_are_channels = false},
-                       terms,
-                       term_stride});
+void round_matrix(const float* src, int64_t row_stride, int64_t col_stride, bfloat16* dst,
+                  int64_t dst_stride, int64_t rows, int64_t cols, int terms, int64_t term_stride) {
+  round_matrix({{.src = src,
+                 .src_stride = row_stride,
+                 .dst = dst,
+                 .dst_stride = dst_stride,
+                 .rows = rows,
+                 .cols = cols,
+                 .scale = nullptr,
+                 .shift = nullptr,
+                 .rows_are_channels = false},
+                terms,
+                term_stride},
+               col_stride);
 }
 
 }  // namespace quern::kernels

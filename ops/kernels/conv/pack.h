@@ -73,8 +73,8 @@ void pack_panels(const GemmKernel& kernel, const PanelCopy& copy);
 /// The same of a matrix of f32, as terms of bf16.
 void round_panels(const PanelCopy& copy);
 
-/// The terms of rows of f32, those of each `term_stride` items behind the one before.
-void round_rows(const float* src, int64_t src_stride, bfloat16* dst, int64_t dst_stride,
-                int64_t rows, int64_t cols, int terms = 1, int64_t term_stride = 0);
+/// copy_matrix from f32 to its terms, those of each `term_stride` items behind the one before.
+void round_matrix(const float* src, int64_t row_stride, int64_t col_stride, bfloat16* dst,
+                  int64_t dst_stride, int64_t rows, int64_t cols, int terms, int64_t term_stride);
 
 }  // namespace quern::kernels

@@ -12,24 +12,6 @@
 namespace quern::kernels {
 namespace {
 
-/// x ≈ hi = bf16(x), or hi + lo with lo = bf16(x - hi): that term of n elements, `stride` apart.
-void make_term(const float* x, int64_t stride, int64_t n, int term, bfloat16* to) {
-  constexpr int64_t kBlock = 512;
-  float block[kBlock];
-  for (int64_t first = 0; first < n; first += kBlock, to += kBlock) {
-    const int64_t count = std::min(kBlock, n - first);
-    const float* from = x + first * stride;
-    if (stride != 1)
-      for (int64_t i = 0; i < count; ++i) block[i] = from[i * stride];
-    else if (term != 0) std::copy_n(from, count, block);
-    const float* values = stride == 1 && term == 0 ? from : block;
-    round_rows(values, count, to, count, 1, count);
-    if (term == 0) continue;
-    for (int64_t i = 0; i < count; ++i) block[i] -= static_cast<float>(to[i]);
-    round_rows(block, count, to, count, 1, count);
-  }
-}
-
 /// A matrix of B's items [k×n] and where its panels go.
 struct Source {
   const std::byte* data;
@@ -75,21 +57,23 @@ void pack_block(const GemmKernel& kernel, const Source& b, std::byte* to, int64_
   }
 }
 
-/// The same of a term of f32.
-void pack_term_block(const GemmKernel& kernel, const Source& b, int term, std::byte* to,
-                     int64_t panel_items) {
-  const Workspace terms(b.k * b.n * static_cast<int64_t>(sizeof(bfloat16)));
-  auto* made = terms.as<bfloat16>();
+/// The same of the terms of f32, whose matrices are matrix_items apart.
+void pack_terms(const GemmKernel& kernel, const Source& b, int terms, std::byte* to,
+                int64_t panel_items, int64_t matrix_items) {
+  const int64_t items = b.k * b.n, item = sizeof(bfloat16);
+  const Workspace made(terms * items * item);
   const auto* from = reinterpret_cast<const float*>(b.data);
   const bool columns = b.row_stride == 1;  // which are dense, then
   if (columns)
-    for (int64_t j = 0; j < b.n; ++j)
-      make_term(from + j * b.col_stride, 1, b.k, term, made + j * b.k);
+    round_matrix(from, b.col_stride, 1, made.as<bfloat16>(), b.k, b.n, b.k, terms, items);
   else
-    for (int64_t p = 0; p < b.k; ++p)
-      make_term(from + p * b.row_stride, b.col_stride, b.n, term, made + p * b.n);
-  pack_block(kernel, {terms.as<std::byte>(), columns ? 1 : b.n, columns ? b.k : 1, b.k, b.n}, to,
-             panel_items);
+    round_matrix(from, b.row_stride, b.col_stride, made.as<bfloat16>(), b.n, b.k, b.n, terms,
+                 items);
+  for (int term = 0; term < terms; ++term)
+    pack_block(kernel,
+               {made.as<std::byte>() + term * items * item, columns ? 1 : b.n, columns ? b.k : 1,
+                b.k, b.n},
+               to + term * matrix_items * item, panel_items);
 }
 
 template <class T>
@@ -111,37 +95,36 @@ void pack_a_rows(const GemmKernel& kernel, const void* a, const GemmOperand& ope
     });
     return;
   }
-  for (int term = 0; term < bf16_terms; ++term) {
-    const auto* row = static_cast<const float*>(a);
-    auto* row_to = static_cast<bfloat16*>(to) + term * term_items;
-    for (int64_t i = 0; i < m; ++i, row += operand.row_stride, row_to += ld) {
-      make_term(row, operand.col_stride, k, term, row_to);
-      std::fill(row_to + k, row_to + padded_k, bfloat16());
-    }
-  }
+  auto* terms = static_cast<bfloat16*>(to);
+  round_matrix(static_cast<const float*>(a), operand.row_stride, operand.col_stride, terms, ld, m,
+               k, bf16_terms, term_items);
+  for (int term = 0; term < bf16_terms; ++term, terms += term_items)
+    for (int64_t i = 0; i < m; ++i)
+      std::fill(terms + i * ld + k, terms + i * ld + padded_k, bfloat16());
 }
 
 void pack_b_batch(const GemmKernel& kernel, const GemmOperand& b, int64_t batch, int64_t k,
                   int64_t n, void* panels, int bf16_terms) {
   if (k == 0 || n == 0) return;
-  // Cells of at most 512 rows and 16 panels.
-  const int64_t rows = round_up(std::min<int64_t>(k, 512), kernel.k_multiple),
-                columns = std::min<int64_t>(16 * kernel.nr, n);
-  const int64_t down = ceil_div(k, rows), across = ceil_div(n, columns);
   const int64_t terms = term_copies(bf16_terms), panel_items = panel_elements(kernel, k);
+  // Cells of at most 512 rows and 16 panels, of all terms together.
+  const int64_t rows = round_up(std::min<int64_t>(k, 512), kernel.k_multiple),
+                columns = std::min<int64_t>(16 / terms * kernel.nr, n);
+  const int64_t down = ceil_div(k, rows), across = ceil_div(n, columns);
   const int64_t matrix_items = panel_count(kernel, n) * panel_items;
   const int64_t item = itemsize(kernel.b),
                 from_item = itemsize(operand_dtype(kernel.b, bf16_terms));
-  parallel_pieces(batch * terms * across * down, rows * columns, [&](int64_t cell) {
+  parallel_pieces(batch * across * down, terms * rows * columns, [&](int64_t cell) {
     const int64_t matrix = cell / down / across, p = cell % down * rows,
                   j = cell / down % across * columns;
-    const int64_t offset = matrix / terms * b.batch_stride + p * b.row_stride + j * b.col_stride;
+    const int64_t offset = matrix * b.batch_stride + p * b.row_stride + j * b.col_stride;
     const Source block{static_cast<const std::byte*>(b.data) + offset * from_item, b.row_stride,
                        b.col_stride, std::min(rows, k - p), std::min(columns, n - j)};
-    std::byte* to = static_cast<std::byte*>(panels) +
-                    (matrix * matrix_items + j / kernel.nr * panel_items + p * kernel.nr) * item;
+    std::byte* to =
+        static_cast<std::byte*>(panels) +
+        (matrix * terms * matrix_items + j / kernel.nr * panel_items + p * kernel.nr) * item;
     if (bf16_terms == 0) pack_block(kernel, block, to, panel_items);
-    else pack_term_block(kernel, block, static_cast<int>(matrix % terms), to, panel_items);
+    else pack_terms(kernel, block, bf16_terms, to, panel_items, matrix_items);
   });
 }
 
