@@ -8,7 +8,8 @@
 //    seven loops that are also the oracle of the tests.
 // 2. brgemm.cpp turns the problem into taps: an output pixel is a sum over taps of source pixel ·
 //    weight. axis.h tells which source pixel a tap reads, for any stride, padding and dilation.
-// 3. brgemm_taps.cpp runs it: a block of the source is copied to a zero-padded scratch in which
+// 3. brgemm_cut.cpp cuts it into cells for the threads, and these into runs of output pixels;
+//    brgemm_taps.cpp runs it: a block of the source is copied to a zero-padded scratch in which
 //    each tap is an offset (pack.h), or read where it lies; the weight is packed in panels
 //    (brgemm_weight.cpp; kept between calls by ops/pack_cache.h). Here f32 becomes bf16 if
 //    float32_matmul_precision asks for it (ConvPlan::bf16_terms).

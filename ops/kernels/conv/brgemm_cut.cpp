@@ -1,0 +1,132 @@
+#include "quern/ops/kernels/conv/brgemm_cut.h"
+
+#include <algorithm>
+
+#include "quern/ops/kernels/gemm/gemm_registry.h"
+#include "quern/tensor/cpu_features.h"
+#include "quern/tensor/dtype.h"
+
+namespace quern::kernels {
+namespace {
+
+bool reads_in_place(const TapCut& cut, bool maps, bool rounds) {
+  const TapConv& conv = cut.conv;
+  return !rounds && !maps && conv.format == MemoryFormat::channels_last && !conv.folded &&
+         cut.k == conv.k() && conv.y.reads_no_padding() && conv.x.reads_no_padding() &&
+         !rows_collide(cut.gemm, cut.source_strides.x * conv.x.stride());
+}
+
+int64_t most_taps(const TapConv& conv) {
+  const int64_t rows = conv.y.most_taps(), columns = conv.folded ? 1 : conv.x.most_taps();
+  return std::max<int64_t>(1, rows * columns);
+}
+
+int64_t pass_of_k(const TapCut& cut) {
+  const int64_t fit = cache_sizes().l2 / 4 / (cut.terms * cut.max_taps * cut.gemm.nr * cut.item);
+  const int64_t line = std::max<int64_t>(cut.gemm.k_multiple, 64 / cut.item);
+  if (fit >= cut.k) return cut.k;
+  return std::min(cut.k, round_up(even_piece(cut.k, std::max(fit, line)), line));
+}
+
+/// Where few blocks leave each to many cells, all read one copy (ResNet-50's 2048->512 at 7×7 on one
+/// image took 1.2 times as long when each of its 16 cells made its own); not where all copies together
+/// are far from fitting in L2, in which a cell finds its own.
+int64_t items_to_share(const TapCut& cut) {
+  if (cut.in_place || cut.parts == 1) return 0;
+  const int64_t items = cut.scratch_items(cut.grid[0]);
+  return cut.grid.count() * cut.conv.groups * items * cut.item <= 2 * cache_sizes().l2 ? items : 0;
+}
+
+}  // namespace
+
+TapCut::TapCut(const ConvPlan& plan, const TapConv& conv, bool maps)
+    : conv(conv),
+      gemm(*plan.gemm),
+      item(itemsize(gemm.a)),
+      terms(term_copies(plan.bf16_terms)),
+      source_total(conv.groups * conv.source_channels),
+      output_total(conv.groups * conv.output_channels),
+      source_strides(conv.format, source_total, conv.y.source, conv.x.source),
+      out_strides(conv.format, output_total, conv.y.output, conv.x.output),
+      k(padded_k(gemm, conv.k())),
+      in_place(reads_in_place(*this, maps, plan.bf16_terms != 0)),
+      pitch(in_place      ? source_total
+            : conv.folded ? conv.source_channels
+                          : without_collisions(gemm, k)),
+      a_pixel(in_place ? source_strides.x * conv.x.stride() : conv.x.stretch * pitch),
+      output_pixel(out_strides.x * conv.x.output_step),
+      max_taps(most_taps(conv)),
+      k_block(pass_of_k(*this)),
+      panels(panel_count(gemm, conv.output_channels)),
+      grid(BlockGrid::within(conv.images, conv.y.longest_phase(), cache_sizes().l2 / 2,
+                             [&](int64_t rows) {
+                               return terms * Scratch(conv.y, conv.x, rows).image() * pitch * item;
+                             })) {
+  // Too few cells: first split the panels, then the block's images or rows.
+  const int64_t wanted = wanted_cells(conv.images * conv.y.longest_phase() *
+                                      conv.x.longest_phase() * k * max_taps * output_total);
+  parts = std::clamp<int64_t>(ceil_div(wanted, grid.count()), 1, panels);
+  while (cells() < wanted && grid.block_images > 1)
+    grid.block_images = ceil_div(grid.block_images, 2);
+  while (cells() < wanted && grid.block_rows > 2) grid.block_rows = ceil_div(grid.block_rows, 2);
+  shared_items = items_to_share(*this);
+}
+
+int64_t TapCut::term_items(const Block& block) const {
+  // A folded product reads on past the last position.
+  return Scratch(conv.y, conv.x, block.rows).image() * block.images * pitch + k;
+}
+
+int64_t TapCut::tap_items(const Block& block, const Tap& y, const Tap& x) const {
+  if (in_place) return y.offset * source_strides.y + x.offset * source_strides.x;
+  return Scratch(conv.y, conv.x, block.rows).tap(y, x) * pitch;
+}
+
+int64_t TapCut::pixels_of(const Block& block) const {
+  int64_t rows = 0, columns = 0;
+  for (int64_t i = 0; i < conv.y.phases(); ++i)
+    rows += std::clamp<int64_t>(conv.y.phase(i).count - block.row, 0, block.rows);
+  for (int64_t i = 0; i < conv.x.phases(); ++i) columns += conv.x.phase(i).count;
+  return block.images * rows * columns;
+}
+
+int64_t TapCut::kept_pixels() const {
+  if (k_block == k) return gemm.mr;
+  return grid.block_images * grid.block_rows * round_up(conv.x.longest_phase(), gemm.mr);
+}
+
+std::span<const PhaseWork> TapCut::work_of(const Block& block, PhaseWork* work, Run* runs) const {
+  const Axis &y = conv.y, &x = conv.x;
+  const Scratch scratch(y, x, block.rows);
+  const int64_t a_image = in_place ? source_strides.n : scratch.image() * pitch;
+  const int64_t a_row =
+      in_place ? source_strides.y * y.stride() : scratch.width * y.stretch * pitch;
+  PhaseWork* phase = work;
+  Run* end = runs;
+  for (int64_t iy = 0; iy < y.phases(); ++iy) {
+    for (int64_t ix = 0; ix < x.phases(); ++ix) {
+      const Phase py = y.phase(iy), px = x.phase(ix);
+      Run* const begin = end;
+      for (int64_t n = 0; n < block.images; ++n) {
+        for (int64_t i = 0; i < std::min(block.rows, py.count - block.row); ++i) {
+          const int64_t oy = py.start + (block.row + i) * y.output_step;
+          const Run run{.a = n * a_image + i * a_row,
+                        .output = (block.image + n) * out_strides.n + oy * out_strides.y +
+                                  px.start * out_strides.x,
+                        .length = px.count,
+                        .rows = y.live_taps(py, block.row + i)};
+          // Rows that follow each other without a gap, in A and in the output, are one run.
+          Run* last = end == begin ? nullptr : end - 1;
+          if (last && run.rows == last->rows && run.a == last->a + last->length * a_pixel &&
+              run.output == last->output + last->length * output_pixel)
+            last->length += run.length;
+          else *end++ = run;
+        }
+      }
+      *phase++ = {.y = py, .x = px, .runs = {begin, end}};
+    }
+  }
+  return {work, phase};
+}
+
+}  // namespace quern::kernels
