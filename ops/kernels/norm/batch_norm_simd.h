@@ -85,6 +85,7 @@ struct Nhwc {
       const T* dy = static_cast<const T*>(dy_) + r * block.stride;
       T* dx = static_cast<T*>(dx_) + r * block.stride;
       each_vector<T, Arch>(block.channels, [&](int64_t c, int, auto part) {
+        fetch_page_ahead(x + c), fetch_page_ahead(dy + c);
         const V bx = xsimd::fma(part.load(b + c), part.load(x + c), part.load(constant + c));
         part.store(dx + c, xsimd::fma(part.load(a + c), part.load(dy + c), bx));
       });

@@ -40,6 +40,8 @@ struct Join {
   template <class Part>
   static V masked(const JoinSide& branch, const JoinSide& shortcut, const void* dout, int64_t i,
                   int64_t c, Part part) {
+    for (const void* p : {branch.v, shortcut.v ? shortcut.v : dout, dout})
+      fetch_page_ahead(static_cast<const T*>(p) + i);
     return zero_where(sum_of(branch, shortcut, i, c, part) <= V(0), elements(dout, i, part));
   }
   /// sum += dz·(v - mean)
