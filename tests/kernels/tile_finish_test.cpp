@@ -52,15 +52,15 @@ struct Operands {
     for (double& value : values) value /= 2;
     return values;
   }
-  TileFinish finish(const Finishing& f) {
+  TileFinish finish(const Finishing& f, int64_t row = 0) {
     return {.kind = f.kind,
-            .out = out.data(),
+            .out = out.at(row * stride),
             .out_stride = stride,
             .scale = scale.data(),
             .shift = shift.data(),
             .center = center.data(),
-            .residual = {f.residual ? residual.data() : nullptr, stride},
-            .x = {x.data(), stride},
+            .residual = {f.residual ? residual.at(row * stride) : nullptr, stride},
+            .x = {x.at(row * stride), stride},
             .relu = f.relu,
             .first = first.data(),
             .second = second.data()};
@@ -124,6 +124,47 @@ void check_finishing(const GemmKernel& gemm, DType dtype) {
   }
 }
 
+/// Two halves of a tile that lie apart, against a tile each. Without a finish: into C.
+void check_jumps(const GemmKernel& gemm, const Finishing* f, bool accumulate) {
+  const int64_t k = 2 * gemm.k_multiple, n = gemm.nr, gap = 3, jump = gap * (n + 3);
+  for (int64_t m = 2; m <= gemm.mr; m += 2) {
+    INFO(std::string(gemm.name), " kind ", f ? static_cast<int>(f->kind) : -1, " m ", m);
+    const int64_t rows = m + gap;
+    Buffer a(gemm.a, integers(rows * k, 9)), b(gemm.b, integers(k * n, 10));
+    Operands got(gemm.a, rows, n), expected(gemm.a, rows, n);
+    Buffer c(gemm.c, integers(rows * n, 11)), c_expected(gemm.c, integers(rows * n, 11));
+    const void *a_rows = a.data(), *panel = b.data();
+    GemmTile tile{.m = m,
+                  .n = n,
+                  .k = k,
+                  .batch = 1,
+                  .a = &a_rows,
+                  .lda = k,
+                  .jump_a = gap * k,
+                  .jump_c = gap * n,
+                  .b = &panel,
+                  .c = c.data(),
+                  .ldc = n,
+                  .accumulate = accumulate};
+    TileFinish finish;
+    if (f) {
+      finish = got.finish(*f);
+      finish.jump = jump;
+      tile.finish = &finish;
+    }
+    gemm.run(tile);
+    tile.m = m / 2, tile.jump_a = tile.jump_c = 0;
+    for (int64_t row : {int64_t{0}, m / 2 + gap}) {
+      a_rows = a.at(row * k);
+      tile.c = c_expected.at(row * n);
+      if (f) finish = expected.finish(*f, row);
+      gemm.run(tile);
+    }
+    CHECK(c.values() == c_expected.values());
+    got.check(expected);
+  }
+}
+
 }  // namespace
 
 TEST_CASE("Tile kernels finish sums as the reference does") {
@@ -154,4 +195,14 @@ TEST_CASE("Micro-kernels finish their sums as the reference does") {
     if (gemm.c != gemm.a) check_finishing(gemm, gemm.c);
   });
   if (cpu_has(Isa::avx512)) CHECK(finishing > 0);
+}
+
+TEST_CASE("Micro-kernels that finish take tiles whose halves lie apart") {
+  each_runnable(gemm_kernels(), [](const GemmKernel& gemm) {
+    if (!gemm.finishes) return;
+    for (bool accumulate : {false, true}) {
+      check_jumps(gemm, nullptr, accumulate);
+      for (const Finishing& f : kFinishings) check_jumps(gemm, &f, accumulate);
+    }
+  });
 }

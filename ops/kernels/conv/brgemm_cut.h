@@ -13,6 +13,9 @@ struct Run {
   int64_t a, output;  // of the first pixel
   int64_t length;
   Axis::Range rows;  // of taps, padding left out
+  // Of two rows in one run, that of the first; pixels from there on lie so much further.
+  int64_t first = length;
+  int64_t jump_a = 0, jump_output = 0;
 };
 
 /// What a cell computes of one phase of y and one of x.
@@ -59,6 +62,8 @@ struct TapCut {
   int64_t max_runs() const { return phases() * grid.block_images * grid.block_rows; }
   /// The runs of every phase in a block, written to memory for phases() and max_runs().
   std::span<const PhaseWork> work_of(const Block& block, PhaseWork* work, Run* runs) const;
+  /// Makes one run of two short ones; the end of those that are left.
+  Run* join_rows(Run* begin, Run* end) const;
 };
 
 }  // namespace quern::kernels

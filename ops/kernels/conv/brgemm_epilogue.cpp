@@ -130,7 +130,7 @@ void TileOutput<T>::fetch(int64_t m, int64_t n, int64_t offset) const {
 
 template <class T>
 void TileOutput<T>::finish(GemmTile tile, int64_t channel, int64_t offset, T* scratch,
-                           PanelSums<Acc>& sums) const {
+                           PanelSums<Acc>& sums, int64_t jump) const {
   if (direct() && fusion_.kind == Kind::store) {
     if (tile.batch > 0) gemm_.run(tile);
     return;
@@ -143,6 +143,7 @@ void TileOutput<T>::finish(GemmTile tile, int64_t channel, int64_t offset, T* sc
       .kind = fusion_.kind,
       .out = to,
       .out_stride = innermost ? pixel_ : gemm_.nr,
+      .jump = jump,
       .scale = array(fusion_.scale, channel),
       .shift = array(fusion_.shift, channel),
       .center = fusion_.kind == Kind::moments ? sums.pivot : array(fusion_.mean, channel),

@@ -78,6 +78,10 @@ class TileOutput {
     if (!has_sums()) return {fusion_.kind, n, nullptr, nullptr};
     return {fusion_.kind, n, total(block, 0) + channel, total(block, 1) + channel};
   }
+  /// Does the micro-kernel finish sums of n columns and `batch` products?
+  bool in_registers(int64_t n, int64_t batch, const PanelSums<Acc>& sums) const {
+    return gemm_.finishes && n == gemm_.nr && batch > 0 && !sums.needs_pivot();
+  }
   /// How many tiles of m×n, which have `batch` products, finish() takes at once of so many rows.
   int64_t at_once(int64_t rows, int64_t m, int64_t n, int64_t batch,
                   const PanelSums<Acc>& sums) const {
@@ -85,9 +89,9 @@ class TileOutput {
     return several ? std::min(rows, PanelSums<Acc>::kRows) / m : 1;
   }
   /// The last products of a tile (none: its batch is 0), then what is fused: it belongs at `offset` in
-  /// the output, from `channel` on.
-  void finish(GemmTile tile, int64_t channel, int64_t offset, T* scratch,
-              PanelSums<Acc>& sums) const;
+  /// the output, its second half `jump` further (0 unless in_registers()), from `channel` on.
+  void finish(GemmTile tile, int64_t channel, int64_t offset, T* scratch, PanelSums<Acc>& sums,
+              int64_t jump = 0) const;
   /// The channels' sums over all blocks, in their order; block i has pixels(i).
   void merge(FunctionRef<int64_t(int64_t)> pixels) const;
 
@@ -95,10 +99,6 @@ class TileOutput {
   bool has_sums() const { return fusion_.first != nullptr; }
   double* total(int64_t block, int64_t which) const {
     return totals_.as<double>() + (2 * block + which) * channels_;
-  }
-  /// Does the micro-kernel finish its sums?
-  bool in_registers(int64_t n, int64_t batch, const PanelSums<Acc>& sums) const {
-    return gemm_.finishes && n == gemm_.nr && batch > 0 && !sums.needs_pivot();
   }
   const Acc* array(const void* p, int64_t channel) const {
     return p ? static_cast<const Acc*>(p) + channel : nullptr;

@@ -198,13 +198,18 @@ void TapEngine<T, Operand>::run_panel(const Block& block, const PhaseWork& work,
     for (const Run& run : work.runs) {
       const int64_t begin = run.rows.begin * row_taps;
       const int64_t batch = (run.rows.end - run.rows.begin) * row_taps;
-      const int64_t step = even_piece(run.length, gemm_.mr);
+      const bool joined = batch > 0 && (!last || output_.in_registers(panel.n, batch, sums));
+      const int64_t step = even_piece(joined ? run.length : run.first, gemm_.mr);
       for (int64_t i = 0, rows; i < run.length; i += rows) {
         const int64_t m = std::min(step, run.length - i);
         const int64_t tiles =
             quarters > 0 ? 1 : output_.at_once(run.length - i, m, panel.n, batch, sums);
         rows = tiles * m;
-        const int64_t out = run.output + i * cut_.output_pixel + panel.first * cut_.out_strides.c;
+        const bool second = i >= run.first, both = !second && i + m > run.first;
+        const int64_t from = run.a + i * cut_.a_pixel + (second ? run.jump_a : 0),
+                      jump = both ? run.jump_output : 0,
+                      out = run.output + i * cut_.output_pixel + (second ? run.jump_output : 0) +
+                            panel.first * cut_.out_strides.c;
         Acc* c = sum;
         if constexpr (std::is_same_v<T, Acc>)
           if (direct_) c = to_ + out;
@@ -214,7 +219,7 @@ void TapEngine<T, Operand>::run_panel(const Block& block, const PhaseWork& work,
           for (int64_t j = 0; j < m; ++j) std::fill_n(c + j * ldc, panel.n, Acc{});
         for (int64_t t = 0; t < batch; ++t) {
           const TapItems& tap = taps[begin + t];
-          tap_a[t] = a + run.a + i * cut_.a_pixel + tap.a + k0;
+          tap_a[t] = a + from + tap.a + k0;
           tap_b[t] = panel.b + tap.b + k0 * gemm_.nr;
         }
         const GemmTile tile{.tiles = tiles,
@@ -224,6 +229,8 @@ void TapEngine<T, Operand>::run_panel(const Block& block, const PhaseWork& work,
                             .batch = batch,
                             .a = tap_a,
                             .lda = cut_.a_pixel,
+                            .jump_a = both ? run.jump_a : 0,
+                            .jump_c = direct_ ? jump : 0,
                             .b = tap_b,
                             .ahead = quarters > 0 ? ahead : nullptr,
                             .ahead_step = quarters > 0 ? 64 : 0,
@@ -231,7 +238,7 @@ void TapEngine<T, Operand>::run_panel(const Block& block, const PhaseWork& work,
                             .ldc = ldc,
                             .accumulate = !first};
         if (quarters-- > 0) ahead += cut_.panel_items() * tile.k / cut_.k / 4;
-        if (last) output_.finish(tile, panel.first, out, finishing_.get(), sums);
+        if (last) output_.finish(tile, panel.first, out, finishing_.get(), sums, jump);
         else if (batch > 0) gemm_.run(tile);
         if (cut_.k_block < cut_.k) sum += rows * gemm_.nr;
       }

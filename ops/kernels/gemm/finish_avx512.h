@@ -25,50 +25,51 @@ struct Columns {
 
 struct F32Rows {
   using Item = float;
-  static Columns load(const float* row) { return Columns::of(row); }
-  static __m512 load_half(const float* row) { return _mm512_loadu_ps(row); }
+  static __m512 load(const float* columns) { return _mm512_loadu_ps(columns); }
   static void store(float* row, Columns v) { v.store(row); }
 };
 
 /// Rows is F32Rows or Bf16Rows: how the columns of a row are loaded and stored.
-template <class Rows>
+template <class Rows, int kRows>
 struct Finish {
   using Item = typename Rows::Item;
   const TileFinish& f;
   int64_t row;  // the tile's first
 
-  __attribute__((always_inline)) __m512 half_of(TileRows rows, int r, int column) const {
-    return Rows::load_half(static_cast<const Item*>(rows.data) + (row + r) * rows.stride + column);
-  }
-  __attribute__((always_inline)) Columns row_of(TileRows rows, int r) const {
-    return Rows::load(static_cast<const Item*>(rows.data) + (row + r) * rows.stride);
+  /// Goes from row to row of a tensor.
+  template <class T>
+  struct Walk {
+    T* at;
+    int64_t stride, jump;
+    __attribute__((always_inline)) void after(int r) {
+      at += stride + (r + 1 == half(kRows) ? jump : 0);
+    }
+  };
+  __attribute__((always_inline)) Walk<const Item> walk(TileRows rows) const {
+    return {static_cast<const Item*>(rows.data) + row * rows.stride, rows.stride, f.jump};
   }
 
   /// out = value(its sums) for all rows.
-  template <int kRows, class F>
+  template <class F>
   __attribute__((always_inline)) void rows(const Accumulators<kRows>& c, F value) const {
-    auto* out = static_cast<Item*>(f.out) + row * f.out_stride;
+    Walk<Item> out{static_cast<Item*>(f.out) + row * f.out_stride, f.out_stride, f.jump};
 #pragma GCC unroll 14
-    for (int r = 0; r < kRows; ++r, out += f.out_stride)
-      Rows::store(out, value({c.lo[r], c.hi[r]}));
+    for (int r = 0; r < kRows; out.after(r++)) Rows::store(out.at, value({c.lo[r], c.hi[r]}));
   }
-  template <int kRows>
   __attribute__((always_inline)) void store(const Accumulators<kRows>& c) const {
     const auto sums = [](Columns v) __attribute__((always_inline)) { return v; };
     rows(c, sums);
   }
-  template <int kRows>
   __attribute__((always_inline)) void add_residual(Accumulators<kRows>& c) const {
     if (f.residual.data == nullptr) return;
+    auto residual = walk(f.residual);
 #pragma GCC unroll 14
-    for (int r = 0; r < kRows; ++r) {
-      const Columns residual = row_of(f.residual, r);
-      c.lo[r] = _mm512_add_ps(c.lo[r], residual.lo);
-      c.hi[r] = _mm512_add_ps(c.hi[r], residual.hi);
+    for (int r = 0; r < kRows; residual.after(r++)) {
+      c.lo[r] = _mm512_add_ps(c.lo[r], Rows::load(residual.at));
+      c.hi[r] = _mm512_add_ps(c.hi[r], Rows::load(residual.at + 16));
     }
   }
 
-  template <int kRows>
   __attribute__((always_inline)) void activate(Accumulators<kRows>& c) const {
     const Columns scale = Columns::of(f.scale), shift = Columns::of(f.shift);
 #pragma GCC unroll 14
@@ -84,7 +85,6 @@ struct Finish {
     rows(c, activated);
   }
 
-  template <int kRows>
   __attribute__((always_inline)) void moments(const Accumulators<kRows>& c) const {
     const Columns center = Columns::of(f.center);
     Columns first = Columns::of(f.first), second = Columns::of(f.second);
@@ -101,19 +101,22 @@ struct Finish {
 
   /// One half of the columns after the other, in place: there are no registers for both. Even and odd
   /// rows are summed apart, so that the additions wait for each other less.
-  template <int kRows>
   __attribute__((always_inline)) void gradient(__m512 (&c)[kRows], int column) const {
     const auto array = [&](const void* p) __attribute__((always_inline)) {
       return _mm512_loadu_ps(static_cast<const float*>(p) + column);
     };
     const __m512 scale = array(f.scale), shift = array(f.shift), center = array(f.center);
     __m512 first[2] = {}, second[2] = {};
-    if (f.residual.data != nullptr)
+    if (f.residual.data != nullptr) {
+      auto residual = walk(f.residual);
 #pragma GCC unroll 14
-      for (int r = 0; r < kRows; ++r) c[r] = _mm512_add_ps(c[r], half_of(f.residual, r, column));
+      for (int r = 0; r < kRows; residual.after(r++))
+        c[r] = _mm512_add_ps(c[r], Rows::load(residual.at + column));
+    }
+    auto xs = walk(f.x);
 #pragma GCC unroll 14
-    for (int r = 0; r < kRows; ++r) {
-      const __m512 x = half_of(f.x, r, column);
+    for (int r = 0; r < kRows; xs.after(r++)) {
+      const __m512 x = Rows::load(xs.at + column);
       const __mmask16 passed =
           _mm512_cmp_ps_mask(_mm512_fmadd_ps(scale, x, shift), _mm512_setzero_ps(), _CMP_NLE_UQ);
       c[r] = _mm512_maskz_mov_ps(passed, c[r]);
@@ -128,7 +131,6 @@ struct Finish {
     add_to(f.second, second);
   }
 
-  template <int kRows>
   __attribute__((always_inline)) void gradient(Accumulators<kRows>& c) const {
     gradient(c.lo, 0);
     gradient(c.hi, 16);
@@ -175,7 +177,7 @@ struct Finished {
   __attribute__((always_inline)) static void finish(Accumulators<kRows>& c, const GemmTile& tile,
                                                     int64_t row) {
     if (tile.accumulate) c.add(tile, row);
-    const Finish<Rows> finish{*tile.finish, row};
+    const Finish<Rows, kRows> finish{*tile.finish, row};
     if constexpr (kKind == Kind::store) finish.store(c);
     else if constexpr (kKind == Kind::activate) finish.activate(c);
     else if constexpr (kKind == Kind::moments) finish.moments(c);

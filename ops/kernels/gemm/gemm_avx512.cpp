@@ -23,7 +23,7 @@ struct Singles {
   using Item = float;
   static constexpr int64_t kKr = 1;
   template <int kRows>
-  __attribute__((always_inline)) static void add(Accumulators<kRows>& c, const RowsOfA& a,
+  __attribute__((always_inline)) static void add(Accumulators<kRows>& c, const RowsOfA<kRows>& a,
                                                  int64_t offset, const float* b) {
     const auto row = [&](int r) __attribute__((always_inline)) {
       return reinterpret_cast<const float*>(a[r] + offset);

@@ -11,6 +11,9 @@ namespace {
 
 constexpr int kMr = 14, kNr = 32;
 
+/// The row from which on a tile may jump.
+constexpr int half(int rows) { return (rows + 1) / 2; }
+
 template <int kRows>
 struct Accumulators {
   __m512 lo[kRows], hi[kRows];  // columns 0..15, 16..31
@@ -28,11 +31,16 @@ struct Accumulators {
     }
   }
 
+  /// From row r of C to the next.
+  __attribute__((always_inline)) static int64_t step(int r, const GemmTile& tile) {
+    return tile.ldc + (r + 1 == half(kRows) ? tile.jump_c : 0);
+  }
+
   /// C from a row on, all columns of it.
   __attribute__((always_inline)) void add(const GemmTile& tile, int64_t first_row) {
     const auto* row = static_cast<const float*>(tile.c) + first_row * tile.ldc;
 #pragma GCC unroll 14
-    for (int r = 0; r < kRows; ++r, row += tile.ldc) {
+    for (int r = 0; r < kRows; row += step(r++, tile)) {
       lo[r] = _mm512_add_ps(lo[r], _mm512_loadu_ps(row));
       hi[r] = _mm512_add_ps(hi[r], _mm512_loadu_ps(row + 16));
     }
@@ -46,13 +54,13 @@ struct Accumulators {
     if (tile.accumulate) {
       const float* row = c;
 #pragma GCC unroll 14
-      for (int r = 0; r < kRows; ++r, row += tile.ldc) {
+      for (int r = 0; r < kRows; row += step(r++, tile)) {
         lo[r] = _mm512_add_ps(lo[r], _mm512_maskz_loadu_ps(in_lo, row));
         hi[r] = _mm512_add_ps(hi[r], _mm512_maskz_loadu_ps(in_hi, row + 16));
       }
     }
 #pragma GCC unroll 14
-    for (int r = 0; r < kRows; ++r, c += tile.ldc) {
+    for (int r = 0; r < kRows; c += step(r++, tile)) {
       _mm512_mask_storeu_ps(c, in_lo, lo[r]);
       _mm512_mask_storeu_ps(c + 16, in_hi, hi[r]);
     }

@@ -31,30 +31,15 @@ struct Pairs {
   using Item = uint16_t;
   static constexpr int64_t kKr = 2;
   template <int kRows>
-  __attribute__((always_inline)) static void add(Accumulators<kRows>& c, const RowsOfA& a,
+  __attribute__((always_inline)) static void add(Accumulators<kRows>& c, const RowsOfA<kRows>& a,
                                                  int64_t offset, const uint16_t* b) {
     add_pairs(c, a, offset, load_pairs(b), load_pairs(b + kNr));
   }
 };
 
-/// Where vpermw finds columns 0..31 of a row for the upper halves of 32-bit lanes.
-alignas(64) constexpr int32_t kUpper[kNr] = {
-    0 << 16,  1 << 16,  2 << 16,  3 << 16,  4 << 16,  5 << 16,  6 << 16,  7 << 16,
-    8 << 16,  9 << 16,  10 << 16, 11 << 16, 12 << 16, 13 << 16, 14 << 16, 15 << 16,
-    16 << 16, 17 << 16, 18 << 16, 19 << 16, 20 << 16, 21 << 16, 22 << 16, 23 << 16,
-    24 << 16, 25 << 16, 26 << 16, 27 << 16, 28 << 16, 29 << 16, 30 << 16, 31 << 16};
-
 struct Bf16Rows {
   using Item = uint16_t;
-  static Columns load(const uint16_t* row) {
-    const __m512i items = _mm512_loadu_si512(row);
-    const auto widen = [&](int column) __attribute__((always_inline)) {
-      return _mm512_castsi512_ps(
-          _mm512_maskz_permutexvar_epi16(0xaaaaaaaa, _mm512_load_si512(kUpper + column), items));
-    };
-    return {widen(0), widen(16)};
-  }
-  static __m512 load_half(const uint16_t* row) {
+  static __m512 load(const uint16_t* row) {
     const __m256i items = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(row));
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(items), 16));
   }

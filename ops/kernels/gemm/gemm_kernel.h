@@ -40,6 +40,9 @@ struct GemmTile {
   int64_t batch;  // number of products, at least 1
   const void* const* a;  // batch pointers to A_i[0][0]; row r of it starts r·lda elements on
   int64_t lda;           // by columns: from a group of kr columns to the next
+  /// Rows from m/2 on lie so many elements further in A, in C: two short rows of an image are one tile.
+  /// 0 unless the kernel finishes; else m is even and tiles is 1.
+  int64_t jump_a = 0, jump_c = 0;
   const void* const* b;  // batch pointers to packed panels, or to B_i[0][0]
   int64_t ldb = 0;       // B by rows only
   /// A cache line to be fetched to L2 for each 2·kr of k (outer products: each kr; not null),
@@ -62,7 +65,7 @@ struct GemmKernel {
   int k_multiple;  // what k must be a multiple of; the caller pads A and B with zeros
   void (*run)(const GemmTile&);
   void (*run_outer)(const GemmTile&) = nullptr;  // outer products; null: not offered
-  bool finishes = false;                         // run() takes GemmTile::finish and tiles
+  bool finishes = false;  // run() takes finish, tiles and jumps
   // nr is that of vectors of 128 bits in the record, and named <nr/4>vl; gemm_kernels() gives that of
   // the CPU's vectors.
   bool scalable = false;

@@ -24,6 +24,7 @@ struct TileFinish {
   } kind;
   void* out;  // may be the sums themselves
   int64_t out_stride;
+  int64_t jump = 0;  // GemmTile's, of out, residual and x
   const void *scale = nullptr, *shift = nullptr, *center = nullptr;
   TileRows residual = {}, x = {};  // residual.data may be null
   bool relu = false;

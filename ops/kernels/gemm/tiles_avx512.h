@@ -6,22 +6,23 @@
 namespace quern::kernels {
 namespace {
 
-/// The rows of A, `stride` bytes apart. Two pointers and three strides reach all 14 by what an x86 address
+/// The rows of A, `stride` bytes apart, those of the second half `jump` bytes further. Two pointers and three strides reach all 14 by what an x86 address
 /// adds up (an index times 1, 2, 4 or 8); left to itself, GCC keeps a distance for each row and loads half
 /// of them from the stack at every step.
+template <int kRows>
 class RowsOfA {
  public:
-  __attribute__((always_inline)) RowsOfA(const void* a, int64_t stride)
+  __attribute__((always_inline)) RowsOfA(const void* a, int64_t stride, int64_t jump)
       : first_(static_cast<const char*>(a)),
-        eighth_(first_ + 7 * stride),
+        second_(first_ + kHalf * stride + jump),
         stride_(stride),
         stride3_(3 * stride),
         stride5_(5 * stride) {
-    asm("" : "+r"(eighth_), "+r"(stride_), "+r"(stride3_), "+r"(stride5_));  // unrelated to GCC
+    asm("" : "+r"(second_), "+r"(stride_), "+r"(stride3_), "+r"(stride5_));  // unrelated to GCC
   }
   __attribute__((always_inline)) const char* operator[](int r) const {
-    const char* row = r < 7 ? first_ : eighth_;
-    switch (r % 7) {
+    const char* row = r < kHalf ? first_ : second_;
+    switch (r % kHalf) {
       case 0: return row;
       case 1: return row + stride_;
       case 2: return row + 2 * stride_;
@@ -31,10 +32,11 @@ class RowsOfA {
       default: return row + 2 * stride3_;
     }
   }
-  __attribute__((always_inline)) void advance(int64_t bytes) { first_ += bytes, eighth_ += bytes; }
+  __attribute__((always_inline)) void advance(int64_t bytes) { first_ += bytes, second_ += bytes; }
 
  private:
-  const char *first_, *eighth_;
+  static constexpr int kHalf = half(kRows);
+  const char *first_, *second_;  // halves
   int64_t stride_, stride3_, stride5_;
 };
 
@@ -103,7 +105,8 @@ struct Tiles {
       Accumulators<kRows> c;
       int64_t i = 0;
       do {
-        RowsOfA a(static_cast<const Item*>(tile.a[i]) + row * tile.lda, item * tile.lda);
+        RowsOfA<kRows> a(static_cast<const Item*>(tile.a[i]) + row * tile.lda, item * tile.lda,
+                         item * tile.jump_a);
         const auto* b = static_cast<const Item*>(tile.b[i]);
         const Item* const end = b + tile.k * kNr;
         do {
