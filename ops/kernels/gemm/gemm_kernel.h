@@ -65,7 +65,7 @@ struct GemmKernel {
   int k_multiple;  // what k must be a multiple of; the caller pads A and B with zeros
   void (*run)(const GemmTile&);
   void (*run_outer)(const GemmTile&) = nullptr;  // outer products; null: not offered
-  bool finishes = false;  // run() takes finish, tiles and jumps
+  bool finishes = false;                         // run() takes finish, tiles and jumps
   // nr is that of vectors of 128 bits in the record, and named <nr/4>vl; gemm_kernels() gives that of
   // the CPU's vectors.
   bool scalable = false;
