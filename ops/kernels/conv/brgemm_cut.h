@@ -62,8 +62,6 @@ struct TapCut {
   int64_t max_runs() const { return phases() * grid.block_images * grid.block_rows; }
   /// The runs of every phase in a block, written to memory for phases() and max_runs().
   std::span<const PhaseWork> work_of(const Block& block, PhaseWork* work, Run* runs) const;
-  /// Makes one run of two short ones; the end of those that are left.
-  Run* join_rows(Run* begin, Run* end) const;
 };
 
 }  // namespace quern::kernels

@@ -36,23 +36,14 @@ struct Finish {
   const TileFinish& f;
   int64_t row;  // the tile's first
 
-  /// Goes from row to row of a tensor.
-  template <class T>
-  struct Walk {
-    T* at;
-    int64_t stride, jump;
-    __attribute__((always_inline)) void after(int r) {
-      at += stride + (r + 1 == half(kRows) ? jump : 0);
-    }
-  };
-  __attribute__((always_inline)) Walk<const Item> walk(TileRows rows) const {
+  __attribute__((always_inline)) Walk<const Item, kRows> walk(TileRows rows) const {
     return {static_cast<const Item*>(rows.data) + row * rows.stride, rows.stride, f.jump};
   }
 
   /// out = value(its sums) for all rows.
   template <class F>
   __attribute__((always_inline)) void rows(const Accumulators<kRows>& c, F value) const {
-    Walk<Item> out{static_cast<Item*>(f.out) + row * f.out_stride, f.out_stride, f.jump};
+    Walk<Item, kRows> out{static_cast<Item*>(f.out) + row * f.out_stride, f.out_stride, f.jump};
 #pragma GCC unroll 14
     for (int r = 0; r < kRows; out.after(r++)) Rows::store(out.at, value({c.lo[r], c.hi[r]}));
   }

@@ -14,6 +14,17 @@ constexpr int kMr = 14, kNr = 32;
 /// The row from which on a tile may jump.
 constexpr int half(int rows) { return (rows + 1) / 2; }
 
+/// Goes from row to row of a tile in a tensor.
+template <class T, int kRows>
+struct Walk {
+  T* at;
+  int64_t stride, jump;
+
+  __attribute__((always_inline)) void after(int r) {
+    at += r + 1 == half(kRows) ? stride + jump : stride;
+  }
+};
+
 template <int kRows>
 struct Accumulators {
   __m512 lo[kRows], hi[kRows];  // columns 0..15, 16..31
@@ -31,18 +42,13 @@ struct Accumulators {
     }
   }
 
-  /// From row r of C to the next.
-  __attribute__((always_inline)) static int64_t step(int r, const GemmTile& tile) {
-    return tile.ldc + (r + 1 == half(kRows) ? tile.jump_c : 0);
-  }
-
   /// C from a row on, all columns of it.
   __attribute__((always_inline)) void add(const GemmTile& tile, int64_t first_row) {
-    const auto* row = static_cast<const float*>(tile.c) + first_row * tile.ldc;
+    auto c = walk<const float>(tile, first_row);
 #pragma GCC unroll 14
-    for (int r = 0; r < kRows; row += step(r++, tile)) {
-      lo[r] = _mm512_add_ps(lo[r], _mm512_loadu_ps(row));
-      hi[r] = _mm512_add_ps(hi[r], _mm512_loadu_ps(row + 16));
+    for (int r = 0; r < kRows; c.after(r++)) {
+      lo[r] = _mm512_add_ps(lo[r], _mm512_loadu_ps(c.at));
+      hi[r] = _mm512_add_ps(hi[r], _mm512_loadu_ps(c.at + 16));
     }
   }
 
@@ -50,20 +56,26 @@ struct Accumulators {
     const uint32_t columns = tile.n >= kNr ? ~0u : (1u << tile.n) - 1;
     const auto in_lo = static_cast<__mmask16>(columns),
                in_hi = static_cast<__mmask16>(columns >> 16);
-    auto* c = static_cast<float*>(tile.c) + first_row * tile.ldc;
     if (tile.accumulate) {
-      const float* row = c;
+      auto c = walk<const float>(tile, first_row);
 #pragma GCC unroll 14
-      for (int r = 0; r < kRows; row += step(r++, tile)) {
-        lo[r] = _mm512_add_ps(lo[r], _mm512_maskz_loadu_ps(in_lo, row));
-        hi[r] = _mm512_add_ps(hi[r], _mm512_maskz_loadu_ps(in_hi, row + 16));
+      for (int r = 0; r < kRows; c.after(r++)) {
+        lo[r] = _mm512_add_ps(lo[r], _mm512_maskz_loadu_ps(in_lo, c.at));
+        hi[r] = _mm512_add_ps(hi[r], _mm512_maskz_loadu_ps(in_hi, c.at + 16));
       }
     }
+    auto c = walk<float>(tile, first_row);
 #pragma GCC unroll 14
-    for (int r = 0; r < kRows; c += step(r++, tile)) {
-      _mm512_mask_storeu_ps(c, in_lo, lo[r]);
-      _mm512_mask_storeu_ps(c + 16, in_hi, hi[r]);
+    for (int r = 0; r < kRows; c.after(r++)) {
+      _mm512_mask_storeu_ps(c.at, in_lo, lo[r]);
+      _mm512_mask_storeu_ps(c.at + 16, in_hi, hi[r]);
     }
+  }
+
+ private:
+  template <class T>
+  __attribute__((always_inline)) static Walk<T, kRows> walk(const GemmTile& tile, int64_t row) {
+    return {static_cast<T*>(tile.c) + row * tile.ldc, tile.ldc, tile.jump_c};
   }
 };
 

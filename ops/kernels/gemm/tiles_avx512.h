@@ -1,14 +1,13 @@
-// The loop of the AVX-512 tiles over a packed B. Beside the accumulators it has two registers for B and one
-// for A, and the general registers are as scarce.
+// The loop of the AVX-512 tiles over a packed B.
 #pragma once
 #include "quern/ops/kernels/gemm/finish_avx512.h"
 
 namespace quern::kernels {
 namespace {
 
-/// The rows of A, `stride` bytes apart, those of the second half `jump` bytes further. Two pointers and three strides reach all 14 by what an x86 address
-/// adds up (an index times 1, 2, 4 or 8); left to itself, GCC keeps a distance for each row and loads half
-/// of them from the stack at every step.
+/// The rows of A, `stride` bytes apart, those of the second half `jump` bytes further. Two pointers and three
+/// strides reach all 14 by what an x86 address adds up (an index times 1, 2, 4 or 8); left to itself, GCC
+/// keeps a distance for each row and loads half of them from the stack at every step.
 template <int kRows>
 class RowsOfA {
  public:
@@ -88,7 +87,8 @@ __attribute__((always_inline)) inline void fetch_row(const void* b) {
   _mm_prefetch(later + 64, _MM_HINT_T0);
 }
 
-/// Tiles of kRows rows. Products::add() adds kr products to each sum, found `offset` bytes into the rows of A.
+/// Tiles of kRows rows. Products::add() adds kr products to each sum, found `offset` bytes into the rows of A,
+/// twice a turn: k_multiple is 2·kr.
 /// What is around the loop counts where it is short: a CPU that works ahead over 448 instructions (Zen 5)
 /// hides the end of a tile and the start of the next one behind products only if they are fewer. So each End
 /// has a loop of its own, since GCC 12 moves all sums to other registers between one loop and several ends,

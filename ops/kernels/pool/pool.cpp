@@ -58,8 +58,8 @@ PoolWindows strided_windows(int64_t in, int64_t out, const PoolStep& step, bool 
   const auto [kernel, stride, padding, dilation] = step;
   const int64_t window = dilation * (kernel - 1) + 1;
   PoolWindows windows{in, out, kernel, stride, padding, dilation, {}, {}, {}};
-  windows.inputs.reserve(static_cast<size_t>(out)),
-      windows.divisor.reserve(static_cast<size_t>(out));
+  windows.inputs.reserve(static_cast<size_t>(out));
+  windows.divisor.reserve(static_cast<size_t>(out));
   windows.outputs.reserve(static_cast<size_t>(in));
   for (int64_t o = 0; o < out; ++o) {
     const int64_t start = o * stride - padding, end = start + window;
