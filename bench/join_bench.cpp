@@ -30,17 +30,26 @@ class JoinCase : public Case {
         a_(uniform(DType::f32, size.channels)),
         b_(uniform(DType::f32, size.channels)),
         c_(uniform(DType::f32, size.channels)),
-        sums_(result(DType::f64, 3 * size.channels)) {}
+        sums_(result(DType::f64, 3 * size.channels)),
+        mask_(static_cast<size_t>(size.images * size.pixels * mask_words(size.channels))) {
+    if (!backward) return;
+    for (int64_t i = 0; i < count_; ++i)
+      if (sum(i) > 0) {
+        const int64_t row = i / size.channels, c = i % size.channels;
+        mask_[static_cast<size_t>(row * mask_words(size.channels) + c / 16)] |=
+            static_cast<MaskWord>(1 << c % 16);
+      }
+  }
 
   void run() override {
     if (!backward_) {
-      join_forward(kernel_, size_, branch(), shortcut(), out_.data());
+      join_forward(kernel_, size_, branch(), shortcut(), out_.data(), mask_.data());
       return;
     }
     double* sums = static_cast<double*>(sums_.data());
-    join_reduce(kernel_, size_, branch(), shortcut(), dout_.data(), sums, sums + size_.channels,
-                sums + 2 * size_.channels);
-    join_apply(kernel_, size_, branch(), shortcut(), dout_.data());
+    join_reduce(kernel_, size_, branch(), shortcut(), dout_.data(), mask_.data(), sums,
+                sums + size_.channels, sums + 2 * size_.channels);
+    join_apply(kernel_, size_, branch(), shortcut(), dout_.data(), mask_.data());
   }
 
   std::string wrong() override {
@@ -98,6 +107,7 @@ class JoinCase : public Case {
   bool backward_;
   int64_t count_;
   Operand &y_, &other_, &out_, &dout_, &dy_, &dother_, &a_, &b_, &c_, &sums_;
+  std::vector<MaskWord> mask_;
 };
 
 /// Elements read and written for each that is put out.

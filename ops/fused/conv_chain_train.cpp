@@ -88,26 +88,34 @@ struct Trained {
   SavedTensor x;
   Shortcut shortcut;
   std::vector<Stage> stages = {};  // of the branch, then the projection if there is one
+  Tensor mask = {};                // of the join, as its kernels lay it out
 
   size_t depth() const { return stages.size() - (shortcut == Shortcut::projection); }
   const Stage& last() const { return stages[depth() - 1]; }
   const Stage& projection() const { return stages[depth()]; }
   const Stage* before(size_t i) const { return i == 0 ? nullptr : &stages[i - 1]; }
 
-  /// x if the shortcut reads it: an x with a recipe is not made before it is needed.
-  Tensor shortcut_input() const { return shortcut == Shortcut::identity ? x.get() : Tensor(); }
+  /// x if the join reads it: an x with a recipe is not made before it is needed.
+  Tensor join_input() const { return shortcut == Shortcut::identity ? x.get() : Tensor(); }
 
-  JoinSide shortcut_side(const Tensor& input) const {
-    if (shortcut == Shortcut::projection) return projection().side();
-    return {.v = shortcut == Shortcut::identity ? input.raw() : nullptr};
+  void make_mask() {
+    const BatchNormSize size = last().size();
+    mask = empty({size.images * size.pixels,
+                  mask_words(size.channels) * static_cast<int64_t>(sizeof(MaskWord))},
+                 DType::u8);
   }
+  MaskWord* mask_bits() const { return static_cast<MaskWord*>(mask.raw()); }
 
-  Tensor join(const Tensor& input) const {
+  /// The output and, where `bits` has a place for it, its mask. `input`: x
+  Tensor join(const Tensor& input, MaskWord* bits = nullptr) const {
     VerboseOp line("conv_chain_join_fwd");
     const JoinKernel& kernel = select_join_kernel(last().problem.dtype);
     report(line, kernel.name, last());
     Tensor result = empty_like(last().y);
-    join_forward(kernel, last().size(), last().side(), shortcut_side(input), result.raw());
+    JoinSide other;
+    if (shortcut == Shortcut::projection) other = projection().side();
+    if (shortcut == Shortcut::identity) other.v = input.raw();
+    join_forward(kernel, last().size(), last().side(), other, result.raw(), bits);
     return result;
   }
 
@@ -134,18 +142,19 @@ struct Trained {
     const int64_t channels = last().problem.oc;
     const Tensor sums = empty({3, channels}, DType::f64);
     double *dz = sums.data<double>(), *dzy = dz + channels, *dzs = dzy + channels;
-    JoinSide side = shortcut_side(shortcut_input());
-    if (shortcut != Shortcut::projection) dzs = nullptr;
-    join_reduce(kernel, last().size(), last().side(), side, dout.raw(), dz, dzy, dzs);
+    JoinSide side = {};
+    if (shortcut == Shortcut::projection) side = projection().side();
+    else dzs = nullptr;
+    join_reduce(kernel, last().size(), last().side(), side, dout.raw(), mask_bits(), dz, dzy, dzs);
 
     const ChannelGradients g = channel_gradients(depth() - 1, dz, dzy, gradients);
     if (dzs) {
       const ChannelGradients p = channel_gradients(depth(), dz, dzs, gradients);
       side = projection().side(p, dshortcut);
-      join_apply(kernel, last().size(), last().side(g, dy), side, dout.raw());
+      join_apply(kernel, last().size(), last().side(g, dy), side, dout.raw(), mask_bits());
     } else {
       side.dv = wanted ? dshortcut.raw() : nullptr;
-      join_apply(kernel, last().size(), last().side(g, dy), side, dout.raw());
+      join_apply(kernel, last().size(), last().side(g, dy), side, dout.raw(), mask_bits());
     }
     return {dy, dshortcut};
   }
@@ -181,8 +190,9 @@ struct Trained {
                             : projected && (needs[0] || needs[3 * depth() + 1]);
     auto [dy, dshortcut] = part(dout, wanted, gradients);
     for (size_t i = depth(); i-- > 0;) {
-      const Tensor& input = i == 0 ? x.get() : stages[i - 1].y;
-      if (needs[3 * i + 1]) gradients[3 * i + 1] = weight_gradient(stages[i], input, before(i), dy);
+      if (needs[3 * i + 1])
+        gradients[3 * i + 1] =
+            weight_gradient(stages[i], i == 0 ? x.get() : stages[i - 1].y, before(i), dy);
       if (i > 0) dy = pass_back(i, dy, gradients);
     }
     if (projected && needs[3 * depth() + 1])
@@ -217,11 +227,12 @@ Tensor detail::conv_chain_train(const Tensor& x_any, const ConvChain& chain) {
     run(stage, trained->stages.back().y, &trained->stages.back());
   if (chain.shortcut == ConvChain::Shortcut::projection) run(chain.projection, x, nullptr);
 
-  const Tensor out = trained->join(x);
+  trained->make_mask();
+  const Tensor out = trained->join(x, trained->mask_bits());
   // The output, which the next chain saves, is made again in backward by a pass over what this one
   // keeps anyway: 2% of a step's time for a seventh to a fifth of its memory.
   auto recipe =
-      std::make_shared<Recipe>(out, [trained] { return trained->join(trained->shortcut_input()); });
+      std::make_shared<Recipe>(out, [trained] { return trained->join(trained->join_input()); });
   return contiguous(
       record(
           kOp, out, inputs,

@@ -144,6 +144,44 @@ inline void fetch_page_ahead(const void* p) {
   __builtin_prefetch(static_cast<const char*>(p) + 4096);
 }
 
+// Conditions as bits, that of lane i being bit i: vectors as AVX-512 keeps them.
+template <class T, class Arch>
+using LaneWords = typename Native<std::conditional_t<sizeof(Wide<T>) == 8, int64_t, int32_t>,
+                                  kLanes<T, Arch>>::type;
+template <class T, class Arch>
+LaneWords<T, Arch> bit_of_lane() {
+  LaneWords<T, Arch> bits;
+  for (int i = 0; i < kLanes<T, Arch>; ++i) bits[i] = 1 << i;
+  return bits;
+}
+template <class T, class Arch>
+uint16_t to_bits(typename Vec<T, Arch>::batch_bool_type condition) {
+#if defined(__AVX512F__)
+  return condition.data;
+#elif defined(__AVX2__)
+  if constexpr (sizeof(Wide<T>) == 8)
+    return static_cast<uint16_t>(_mm256_movemask_pd(condition.data));
+  else return static_cast<uint16_t>(_mm256_movemask_ps(condition.data));
+#else
+  const auto bits = (LaneWords<T, Arch>)condition.data & bit_of_lane<T, Arch>();
+  uint16_t all = 0;
+  for (int i = 0; i < kLanes<T, Arch>; ++i) all |= static_cast<uint16_t>(bits[i]);
+  return all;
+#endif
+}
+/// v in the lanes whose bits are set, 0 in the others.
+template <class T, class Arch>
+Vec<T, Arch> where_bits(uint16_t bits, Vec<T, Arch> v) {
+#ifdef __AVX512F__
+  using Condition = typename Vec<T, Arch>::batch_bool_type;
+  using Mask = typename Condition::register_type;
+  return xsimd::select(Condition(static_cast<Mask>(bits)), v, Vec<T, Arch>(0));
+#else
+  const auto kept = (bit_of_lane<T, Arch>() & bits) != 0;
+  return (typename Vec<T, Arch>::register_type)((LaneWords<T, Arch>)v.data & kept);
+#endif
+}
+
 inline void widen_one(const double* p, double* to) { *to = *p; }
 inline void widen_one(const float* p, float* to) { *to = *p; }
 inline void widen_one(const bfloat16* p, float* to) {

@@ -35,7 +35,8 @@ struct Problem {
         block{rows, channels, channels + padding},
         branch_v(elements()),
         shortcut_v(elements()),
-        dout(elements()) {
+        dout(elements()),
+        mask(static_cast<size_t>(rows * mask_words(block.stride)), 0xffff) {
     branch_v.fill_random(1), shortcut_v.fill_random(2), dout.fill_random(3);
     for (uint32_t k = 0; k < 12; ++k)
       parameters.emplace_back(parameter, channels).fill_random(10 + k);
@@ -73,6 +74,10 @@ struct Problem {
     return std::fabs(got - expected.value) <=
            computed + unit_roundoff(dtype) * (std::fabs(expected.value) + computed);
   }
+  bool passes(int64_t i, int64_t c) const {
+    const int64_t word = i / block.stride * mask_words(block.stride) + c / 16;
+    return mask[static_cast<size_t>(word)] >> c % 16 & 1;
+  }
   bool padding_is_nan(const Elements& e) const {
     for (int64_t i = 0; i < e.count(); ++i)
       if (i % block.stride >= block.channels && !std::isnan(e.get(i))) return false;
@@ -83,11 +88,17 @@ struct Problem {
   Shortcut shortcut;
   BatchNormBlock block;
   Elements branch_v, shortcut_v, dout;
+  mutable std::vector<MaskWord> mask;  // forward's
   std::vector<Elements> parameters;  // scale, shift, mean, a, b, c of the branch, then the shortcut
 };
 
+bool same(DType dtype, const Elements& a, const Elements& b) {
+  return std::memcmp(a.data(), b.data(), static_cast<size_t>(a.count() * itemsize(dtype))) == 0;
+}
+
+/// Leaves the mask in p, for those of the gradient.
 void check_forward(const JoinKernel& kernel, const Problem& p, const Elements& out, bool streams) {
-  kernel.forward(p.block, p.branch(), p.other(), out.data(), streams);
+  kernel.forward(p.block, p.branch(), p.other(), out.data(), p.mask.data(), streams);
   CHECK(p.padding_is_nan(out));
   bool right = true;
   p.each([&](int64_t i, int64_t c) {
@@ -99,8 +110,12 @@ void check_forward(const JoinKernel& kernel, const Problem& p, const Elements& o
     const double got = out.get(i);
     right &= p.close(got, sum, 4) || (got == 0 && sum.value <= p.gamma(4) * sum.magnitude);
     right &= got >= 0;
+    right &= p.passes(i, c) == (got != 0);
   });
   CHECK(right);
+  const Elements again = p.elements();
+  kernel.forward(p.block, p.branch(), p.other(), again.data(), nullptr, streams);
+  CHECK(same(p.dtype, again, out));
 }
 
 using Triple = std::array<std::vector<double>, 3>;
@@ -109,7 +124,7 @@ Triple reduce(const JoinKernel& kernel, const Problem& p) {
   Triple sums;
   for (auto& sum : sums) sum.assign(static_cast<size_t>(p.block.channels), kNaN);
   double* pointers[] = {sums[0].data(), sums[1].data(), sums[2].data()};
-  kernel.reduce(p.block, p.branch(), p.other(), p.dout.data(), pointers);
+  kernel.reduce(p.block, p.branch(), p.other(), p.dout.data(), p.mask.data(), pointers);
   return sums;
 }
 
@@ -140,7 +155,7 @@ void check_apply(const JoinKernel& kernel, const Problem& p, const Elements& out
   const Elements dv = p.elements();
   Elements dw = p.elements();  // in place of dout
   p.each([&](int64_t i, int64_t) { dw.set(i, p.dout.get(i)); });
-  kernel.apply(p.block, p.branch(dv.data()), p.other(dw.data()), dw.data(), streams);
+  kernel.apply(p.block, p.branch(dv.data()), p.other(dw.data()), dw.data(), p.mask.data(), streams);
   CHECK(p.padding_is_nan(dv));
   CHECK(p.padding_is_nan(dw));
   bool right = true;
@@ -203,9 +218,10 @@ TEST_CASE("join kernels let NaN through") {
     Problem p(kernel, shortcut, 3, 18, 3);
     p.branch_v.set(p.block.stride + 17, kNaN);
     const Elements out = p.elements();
-    kernel.forward(p.block, p.branch(), p.other(), out.data(), false);
+    kernel.forward(p.block, p.branch(), p.other(), out.data(), p.mask.data(), false);
     CHECK(std::isnan(out.get(p.block.stride + 17)));
     CHECK_FALSE(std::isnan(out.get(p.block.stride + 16)));
+    CHECK(p.passes(p.block.stride + 17, 17));
   });
 }
 
@@ -218,18 +234,17 @@ TEST_CASE("join passes merge blocks, the same for any number of threads") {
       const Problem p(kernel, shortcut, rows, size.channels, 0);
       const Elements out = p.elements(), whole = p.elements(), dv = p.elements(),
                      whole_dv = p.elements(), dw = p.elements(), whole_dw = p.elements();
-      join_forward(kernel, size, p.branch(), p.other(), out.data());
-      kernel.forward(p.block, p.branch(), p.other(), whole.data(), false);
-      join_apply(kernel, size, p.branch(dv.data()), p.other(dw.data()), p.dout.data());
+      join_forward(kernel, size, p.branch(), p.other(), out.data(), p.mask.data());
+      const std::vector<MaskWord> mask = p.mask;
+      kernel.forward(p.block, p.branch(), p.other(), whole.data(), p.mask.data(), false);
+      CHECK(mask == p.mask);
+      join_apply(kernel, size, p.branch(dv.data()), p.other(dw.data()), p.dout.data(),
+                 p.mask.data());
       kernel.apply(p.block, p.branch(whole_dv.data()), p.other(whole_dw.data()), p.dout.data(),
-                   false);
-      const auto same = [&](const Elements& a, const Elements& b) {
-        return std::memcmp(a.data(), b.data(),
-                           static_cast<size_t>(a.count() * itemsize(kernel.dtype))) == 0;
-      };
-      CHECK(same(out, whole));
-      CHECK(same(dv, whole_dv));
-      CHECK(same(dw, whole_dw));
+                   p.mask.data(), false);
+      CHECK(same(kernel.dtype, out, whole));
+      CHECK(same(kernel.dtype, dv, whole_dv));
+      CHECK(same(kernel.dtype, dw, whole_dw));
 
       const bool three = shortcut == Shortcut::projection;
       Triple first;
@@ -237,8 +252,8 @@ TEST_CASE("join passes merge blocks, the same for any number of threads") {
         set_num_threads(n);
         Triple sums;
         for (auto& sum : sums) sum.assign(static_cast<size_t>(size.channels), kNaN);
-        join_reduce(kernel, size, p.branch(), p.other(), p.dout.data(), sums[0].data(),
-                    sums[1].data(), three ? sums[2].data() : nullptr);
+        join_reduce(kernel, size, p.branch(), p.other(), p.dout.data(), p.mask.data(),
+                    sums[0].data(), sums[1].data(), three ? sums[2].data() : nullptr);
         if (n == 1) first = sums;
         for (size_t k = 0; k < (three ? 3 : 2); ++k) CHECK(sums[k] == first[k]);
       }

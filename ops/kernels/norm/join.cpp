@@ -37,26 +37,34 @@ JoinSide part_of(const JoinSide& side, int64_t offset, int64_t parameters) {
           .dv = at(side.dv, offset)};
 }
 
+/// The mask of the block at `offset`, from channel c on.
+template <class Word>
+Word* part_of(Word* mask, const JoinKernel& kernel, const BatchNormSize& size, int64_t offset,
+              int64_t c) {
+  const int64_t row = offset / itemsize(kernel.dtype) / size.channels;
+  return mask ? mask + row * mask_words(size.channels) + c / 16 : nullptr;
+}
+
 }  // namespace
 
 void join_forward(const JoinKernel& kernel, const BatchNormSize& size, const JoinSide& branch,
-                  const JoinSide& shortcut, void* out) {
+                  const JoinSide& shortcut, void* out, MaskWord* mask) {
   const int64_t bytes = parameter_bytes(kernel.dtype);
   const bool streams = bypasses_caches(kernel, size, {out});
   map_blocks(layout(kernel, size), [&](const BatchNormBlock& block, int64_t offset, int64_t c) {
     kernel.forward(block, part_of(branch, offset, c * bytes), part_of(shortcut, offset, c * bytes),
-                   at(out, offset), streams);
+                   at(out, offset), part_of(mask, kernel, size, offset, c), streams);
   });
 }
 
 void join_reduce(const JoinKernel& kernel, const BatchNormSize& size, const JoinSide& branch,
-                 const JoinSide& shortcut, const void* dout, double* sum_dz, double* sum_branch,
-                 double* sum_shortcut) {
+                 const JoinSide& shortcut, const void* dout, const MaskWord* mask, double* sum_dz,
+                 double* sum_branch, double* sum_shortcut) {
   const int64_t bytes = parameter_bytes(kernel.dtype);
   const auto reduce = [&](const BatchNormBlock& block, int64_t offset, int64_t c,
                           const auto& sums) {
     kernel.reduce(block, part_of(branch, offset, c * bytes), part_of(shortcut, offset, c * bytes),
-                  at(dout, offset), sums.data());
+                  at(dout, offset), part_of(mask, kernel, size, offset, c), sums.data());
   };
   constexpr BlockLimits rows{.elements = 1 << 16, .columns = kJoinChannels};
   const ChannelLayout x = layout(kernel, size);
@@ -66,12 +74,12 @@ void join_reduce(const JoinKernel& kernel, const BatchNormSize& size, const Join
 }
 
 void join_apply(const JoinKernel& kernel, const BatchNormSize& size, const JoinSide& branch,
-                const JoinSide& shortcut, const void* dout) {
+                const JoinSide& shortcut, const void* dout, const MaskWord* mask) {
   const int64_t bytes = parameter_bytes(kernel.dtype);
   const bool streams = bypasses_caches(kernel, size, {branch.dv, shortcut.dv});
   map_blocks(layout(kernel, size), [&](const BatchNormBlock& block, int64_t offset, int64_t c) {
     kernel.apply(block, part_of(branch, offset, c * bytes), part_of(shortcut, offset, c * bytes),
-                 at(dout, offset), streams);
+                 at(dout, offset), part_of(mask, kernel, size, offset, c), streams);
   });
 }
 

@@ -5,15 +5,15 @@
 
 namespace quern::kernels {
 
-// As JoinKernel tells. Sums are merged in fixed order.
+// As JoinKernel tells; mask: [images·pixels][mask_words(channels)]. Sums are merged in fixed order.
 
 void join_forward(const JoinKernel& kernel, const BatchNormSize& size, const JoinSide& branch,
-                  const JoinSide& shortcut, void* out);
+                  const JoinSide& shortcut, void* out, MaskWord* mask);
 /// sum_shortcut, where shortcut.mean is: Σdz·(shortcut.v - mean); else it may be null.
 void join_reduce(const JoinKernel& kernel, const BatchNormSize& size, const JoinSide& branch,
-                 const JoinSide& shortcut, const void* dout, double* sum_dz, double* sum_branch,
-                 double* sum_shortcut);
+                 const JoinSide& shortcut, const void* dout, const MaskWord* mask, double* sum_dz,
+                 double* sum_branch, double* sum_shortcut);
 void join_apply(const JoinKernel& kernel, const BatchNormSize& size, const JoinSide& branch,
-                const JoinSide& shortcut, const void* dout);
+                const JoinSide& shortcut, const void* dout, const MaskWord* mask);
 
 }  // namespace quern::kernels

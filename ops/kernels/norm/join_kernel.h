@@ -16,27 +16,33 @@ struct JoinSide {
   void* dv = nullptr;                                   // null: not asked for
 };
 
+/// Where a join's sum was above 0 or not a number, a bit an element: bit c % 16 of word c / 16 of a row's
+/// words is channel c's. A block's first channel is a multiple of 16.
+using MaskWord = uint16_t;
+inline int64_t mask_words(int64_t channels) { return (channels + 15) / 16; }  // of a row
+
 /// What a block that is reduced has at most.
 inline constexpr int64_t kJoinChannels = 2048;
 
 /// The branch always has scale and shift and, where dv is asked for, a, b and c.
+/// mask: [rows][mask_words(stride)]
 /// streams: out and what is not written in place of dout bypass the caches; their rows start at whole cache
 /// lines then.
 struct JoinKernel {
   const char* name;  // join_<dtype>_<isa>; the naive one ends in _reference
   Isa isa;
   DType dtype;
-  /// out = relu(sum), sum = branch.v·scale + shift + shortcut.v·scale + shift
+  /// out = relu(sum), sum = branch.v·scale + shift + shortcut.v·scale + shift; mask may be null
   void (*forward)(const BatchNormBlock&, const JoinSide& branch, const JoinSide& shortcut,
-                  void* out, bool streams);
-  // dz = dout where the sum, which is computed again, was above 0.
+                  void* out, MaskWord* mask, bool streams);
+  // dz = dout where the mask says so, else 0.
   /// sums[0] = Σdz, sums[1] = Σdz·(branch.v - mean) and, if shortcut.mean, sums[2] the same of
   /// shortcut.v
   void (*reduce)(const BatchNormBlock&, const JoinSide& branch, const JoinSide& shortcut,
-                 const void* dout, double* const* sums);
+                 const void* dout, const MaskWord* mask, double* const* sums);
   /// dv = a·dz + b·v + c of each side that asks; dout may be one of them.
   void (*apply)(const BatchNormBlock&, const JoinSide& branch, const JoinSide& shortcut,
-                const void* dout, bool streams);
+                const void* dout, const MaskWord* mask, bool streams);
 };
 
 }  // namespace quern::kernels

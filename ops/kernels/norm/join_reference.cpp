@@ -20,9 +20,13 @@ struct Reference {
   static P sum_of(const JoinSide& branch, const JoinSide& shortcut, int64_t i, int64_t c) {
     return normalised(branch, i, c) + normalised(shortcut, i, c);
   }
-  static P masked(const JoinSide& branch, const JoinSide& shortcut, const void* dout, int64_t i,
+  template <class Word>
+  static Word* word(Word* mask, const BatchNormBlock& block, int64_t i, int64_t c) {
+    return mask + i / block.stride * mask_words(block.stride) + c / 16;
+  }
+  static P masked(const BatchNormBlock& block, const void* dout, const MaskWord* mask, int64_t i,
                   int64_t c) {
-    return sum_of(branch, shortcut, i, c) <= 0 ? 0 : element(dout, i);
+    return *word(mask, block, i, c) >> c % 16 & 1 ? element(dout, i) : 0;
   }
   static double deviation(const JoinSide& side, int64_t i, int64_t c) {
     return static_cast<double>(element(side.v, i)) - parameter(side.mean, c, 0);
@@ -41,19 +45,23 @@ struct Reference {
   }
 
   static void forward(const BatchNormBlock& block, const JoinSide& branch, const JoinSide& shortcut,
-                      void* out, bool /*streams*/) {
+                      void* out, MaskWord* mask, bool /*streams*/) {
     each(block, [&](int64_t i, int64_t c) {
       const P v = sum_of(branch, shortcut, i, c);
       static_cast<T*>(out)[i] = static_cast<T>(v <= 0 ? 0 : v);
+      if (!mask) return;
+      MaskWord& bits = *word(mask, block, i, c);
+      if (c % 16 == 0) bits = 0;
+      if (!(v <= 0)) bits = static_cast<MaskWord>(bits | 1 << c % 16);
     });
   }
 
   static void reduce(const BatchNormBlock& block, const JoinSide& branch, const JoinSide& shortcut,
-                     const void* dout, double* const* sums) {
+                     const void* dout, const MaskWord* mask, double* const* sums) {
     for (int k = 0; k < (shortcut.mean ? 3 : 2); ++k)
       for (int64_t c = 0; c < block.channels; ++c) sums[k][c] = 0;
     each(block, [&](int64_t i, int64_t c) {
-      const double dz = masked(branch, shortcut, dout, i, c);
+      const double dz = masked(block, dout, mask, i, c);
       sums[0][c] += dz;
       sums[1][c] += dz * deviation(branch, i, c);
       if (shortcut.mean) sums[2][c] += dz * deviation(shortcut, i, c);
@@ -61,9 +69,9 @@ struct Reference {
   }
 
   static void apply(const BatchNormBlock& block, const JoinSide& branch, const JoinSide& shortcut,
-                    const void* dout, bool /*streams*/) {
+                    const void* dout, const MaskWord* mask, bool /*streams*/) {
     each(block, [&](int64_t i, int64_t c) {
-      const P dz = masked(branch, shortcut, dout, i, c);
+      const P dz = masked(block, dout, mask, i, c);
       differentiate(branch, dz, i, c);
       differentiate(shortcut, dz, i, c);
     });

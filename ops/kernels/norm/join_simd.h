@@ -37,12 +37,24 @@ struct Join {
     const V v = normalised(branch, i, c, part);
     return shortcut.v ? v + normalised(shortcut, i, c, part) : v;
   }
+  template <class Word>
+  static Word* row_of(Word* mask, const BatchNormBlock& block, int64_t row) {
+    return mask + row * mask_words(block.stride);
+  }
+  /// Where channel c's lanes begin in its word.
+  static int bit(int64_t c) { return kLanes<T, Arch> == 16 ? 0 : static_cast<int>(c % 16); }
+  static void put_bits(MaskWord* row, int64_t c, xsimd::batch_bool<P, Arch> condition) {
+    const int bits = to_bits<T, Arch>(condition) << bit(c);
+    row[c / 16] = static_cast<MaskWord>(bit(c) == 0 ? bits : row[c / 16] | bits);
+  }
+  /// dz; `bits`: of the row
   template <class Part>
-  static V masked(const JoinSide& branch, const JoinSide& shortcut, const void* dout, int64_t i,
-                  int64_t c, Part part) {
-    for (const void* p : {branch.v, shortcut.v ? shortcut.v : dout, dout})
-      fetch_page_ahead(static_cast<const T*>(p) + i);
-    return zero_where(sum_of(branch, shortcut, i, c, part) <= V(0), elements(dout, i, part));
+  static V masked(const JoinSide& branch, const JoinSide& shortcut, const void* dout,
+                  const MaskWord* bits, int64_t i, int64_t c, Part part) {
+    for (const void* p : {branch.v, shortcut.v, dout})
+      if (p) fetch_page_ahead(static_cast<const T*>(p) + i);
+    return where_bits<T, Arch>(static_cast<uint16_t>(bits[c / 16] >> bit(c)),
+                               elements(dout, i, part));
   }
   /// sum += dz·(v - mean)
   template <class Part>
@@ -68,25 +80,27 @@ struct Join {
   }
 
   static void forward(const BatchNormBlock& block, const JoinSide& branch, const JoinSide& shortcut,
-                      void* out, bool streams) {
+                      void* out, MaskWord* mask, bool streams) {
     for (int64_t r = 0; r < block.rows; ++r)
       each_vector<T, Arch>(block.channels, [&](int64_t c, int, auto part) {
         const int64_t i = r * block.stride + c;
         const V v = sum_of(branch, shortcut, i, c, part);
-        put(static_cast<T*>(out) + i, zero_where(v <= V(0), v), part, streams);  // NaN passes
+        const auto dropped = v <= V(0);  // NaN passes
+        put(static_cast<T*>(out) + i, zero_where(dropped, v), part, streams);
+        if (mask) put_bits(row_of(mask, block, r), c, !dropped);
       });
     if (streams) store_fence();
   }
 
   static void reduce(const BatchNormBlock& block, const JoinSide& branch, const JoinSide& shortcut,
-                     const void* dout, double* const* sums) {
+                     const void* dout, const MaskWord* mask, double* const* sums) {
     // Row by row, the sums of a row's channels in the first-level cache: read in order, memory gives
     // up to twice what it gives to stripes of columns narrow enough for registers.
     alignas(64) P all[3][kJoinChannels] = {};
     for (int64_t r = 0; r < block.rows; ++r)
       each_vector<T, Arch>(block.channels, [&](int64_t c, int, auto part) {
         const int64_t i = r * block.stride + c;
-        const V dz = masked(branch, shortcut, dout, i, c, part);
+        const V dz = masked(branch, shortcut, dout, row_of(mask, block, r), i, c, part);
         store<Arch>(all[0] + c, load<Arch>(all[0] + c) + dz);
         add_deviation(branch, dz, i, c, part, all[1] + c);
         if (shortcut.mean) add_deviation(shortcut, dz, i, c, part, all[2] + c);
@@ -97,20 +111,20 @@ struct Join {
 
   template <bool streams>
   static void apply_as(const BatchNormBlock& block, const JoinSide& branch,
-                       const JoinSide& shortcut, const void* dout) {
+                       const JoinSide& shortcut, const void* dout, const MaskWord* mask) {
     for (int64_t r = 0; r < block.rows; ++r)
       each_vector<T, Arch>(block.channels, [&](int64_t c, int, auto part) {
         const int64_t i = r * block.stride + c;
-        const V dz = masked(branch, shortcut, dout, i, c, part);
+        const V dz = masked(branch, shortcut, dout, row_of(mask, block, r), i, c, part);
         differentiate(branch, dz, i, c, part, streams && branch.dv != dout);
         differentiate(shortcut, dz, i, c, part, streams && shortcut.dv != dout);
       });
     if (streams) store_fence();
   }
   static void apply(const BatchNormBlock& block, const JoinSide& branch, const JoinSide& shortcut,
-                    const void* dout, bool streams) {
-    if (streams) apply_as<true>(block, branch, shortcut, dout);
-    else apply_as<false>(block, branch, shortcut, dout);
+                    const void* dout, const MaskWord* mask, bool streams) {
+    if (streams) apply_as<true>(block, branch, shortcut, dout, mask);
+    else apply_as<false>(block, branch, shortcut, dout, mask);
   }
 
   static constexpr JoinKernel record(const char* name, Isa isa, DType dtype) {
