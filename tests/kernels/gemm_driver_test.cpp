@@ -203,6 +203,16 @@ TEST_CASE(
   });
 }
 
+TEST_CASE("gemm packs a B of more than 8 MiB a block of k at a time") {
+  for (DType dtype : {DType::f32, DType::bf16, DType::f64}) {
+    const GemmKernel& kernel = select_gemm_kernel(dtype);
+    const int64_t k = 4100, n = (int64_t{8} << 20) / (k * itemsize(dtype)) + 1;
+    Case(kernel, 2, n, k, kPlain).check();
+    Case(kernel, 2, n, k, {true, true, 1}, {.accumulate = true}).check();
+    if (dtype == DType::bf16) Case(kernel, 2, n / 2 + 1, k, kPlain, {.bf16_terms = 2}).check();
+  }
+}
+
 TEST_CASE("gemm adds a bias, accumulates, and rounds to bf16 once") {
   for_each_kernel([](const GemmKernel& kernel) {
     for (bool bias : {false, true})

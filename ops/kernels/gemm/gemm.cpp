@@ -34,7 +34,7 @@ struct Blocks {
   int64_t rows, columns, depths;  // counts of them
 
   Blocks(const GemmKernel& kernel, const GemmProblem& p) {
-    constexpr int64_t kCells = 32;  // enough for tens of threads, where the shape has as many
+    constexpr int64_t kCells = 16;  // enough for eight threads: more pack rows of A several times
     const bool amx = kernel.isa == Isa::amx;
     const int64_t depth_bytes = amx ? 1024 : 4096;  // of a row of a block
     const int64_t k = padded_k(kernel, p.k);
@@ -225,6 +225,24 @@ void write_zeros(const GemmKernel& kernel, const GemmProblem& p) {
   for (int64_t l = 0; l < p.batch; ++l) finish(kernel, p, l, 0, 0, p.m, p.n, zeros.as<void>(), 0);
 }
 
+/// A whole B that is this large comes from memory for every cell, the blocks of k one by one from L3.
+constexpr int64_t kLargeB = int64_t{8} << 20;
+
+/// One block of k after the other, whose sums meet in C: in the order in which a cell adds them.
+void gemm_by_depths(const GemmKernel& kernel, const GemmProblem& p, int64_t kc) {
+  const auto column = [&](const void* operand, int64_t stride, DType of_kernel) {
+    return at(operand, kc * stride, itemsize(operand_dtype(of_kernel, p.bf16_terms)));
+  };
+  GemmProblem block = p;
+  for (int64_t left = p.k; left > 0; left -= kc) {
+    block.k = std::min(kc, left);
+    gemm(kernel, block);
+    block.a.data = column(block.a.data, p.a.col_stride, kernel.a);
+    block.b.data = column(block.b.data, p.b.row_stride, kernel.b);
+    block.accumulate = true;
+  }
+}
+
 }  // namespace
 
 int64_t packed_b_bytes(const GemmKernel& kernel, int64_t k, int64_t n, int bf16_terms) {
@@ -240,8 +258,11 @@ void pack_gemm_b(const GemmKernel& kernel, const GemmOperand& b, int64_t k, int6
 void gemm(const GemmKernel& kernel, const GemmProblem& p) {
   if (p.m == 0 || p.n == 0 || p.batch == 0) return;
   if (p.k == 0) return write_zeros(kernel, p);
+  const Blocks blocks(kernel, p);
   const int64_t b_bytes = packed_b_bytes(kernel, p.k, p.n, p.bf16_terms);
   const void* panels = p.packed_b;
+  if (panels == nullptr && blocks.depths > 1 && b_bytes > kLargeB && writes_directly(kernel, p))
+    return gemm_by_depths(kernel, p, blocks.kc);
   const bool shared = panels != nullptr || p.b.batch_stride == 0;
   std::optional<Workspace> packed;
   if (panels == nullptr) {
@@ -250,7 +271,6 @@ void gemm(const GemmKernel& kernel, const GemmProblem& p) {
     pack_b_batch(kernel, p.b, matrices, p.k, p.n, packed->as<void>(), p.bf16_terms);
     panels = packed->as<void>();
   }
-  const Blocks blocks(kernel, p);
   const int64_t cells = p.batch * blocks.rows * blocks.columns;
   parallel_pieces(cells, blocks.mc * blocks.nc * p.k, [&](int64_t cell) {
     const int64_t batch = cell / blocks.columns / blocks.rows;
