@@ -154,14 +154,18 @@ class ColumnMap {
       last_shift_[i] = shift_[end_ - lanes + i];
     }
   }
-  Vec<float, Arch> operator()(Vec<float, Arch> v, int64_t column) const {
+  struct Vector {
+    Vec<float, Arch> scale, shift;
+    Vec<float, Arch> operator()(Vec<float, Arch> v) const { return mapped(v, scale, shift); }
+    Halves<Arch> operator()(Halves<Arch> v) const {
+      return to_bf16<Arch>(mapped(widened<Arch>(v), scale, shift));
+    }
+  };
+  /// What maps the vector from a column on.
+  Vector from(int64_t column) const {
     const int64_t beyond = column + lanes - end_;
-    return beyond > 0
-               ? mapped(v, load<Arch>(last_scale_ + beyond), load<Arch>(last_shift_ + beyond))
-               : mapped(v, load<Arch>(scale_ + column), load<Arch>(shift_ + column));
-  }
-  Halves<Arch> operator()(Halves<Arch> v, int64_t column) const {
-    return to_bf16<Arch>((*this)(widened<Arch>(v), column));
+    return beyond > 0 ? Vector{load<Arch>(last_scale_ + beyond), load<Arch>(last_shift_ + beyond)}
+                      : Vector{load<Arch>(scale_ + column), load<Arch>(shift_ + column)};
   }
 
  private:
@@ -171,9 +175,10 @@ class ColumnMap {
 };
 struct NoMap {
   template <class V>
-  V operator()(V v, int64_t) const {
+  V operator()(V v) const {
     return v;
   }
+  NoMap from(int64_t) const { return {}; }
 };
 
 /// cut(map) with the copy's.
@@ -183,32 +188,43 @@ void with_map(const PanelCopy& copy, F cut) {
   else cut(NoMap{});
 }
 
-/// A matrix of From becomes panels of T: f(row of the matrix, column, how much of a vector may be read
-/// there, and in the last row of the group, place in dst) for the vectors of every panel; rows step by
-/// `group`. Vectors run on into the next row where there is one. Rows are fetched eight ahead: they are often
-/// pages apart (B of 4096³ takes 0.6 of the time in f32, half in bf16).
+/// A matrix of From becomes panels of T. cut(column) is asked for each vector of every panel, some rows at a
+/// time, so that what maps it stays in registers; then called for those rows, `group` at a time: (place in the
+/// matrix, how much of a vector may be read there, and in the last row of the group, place in dst). Vectors
+/// run on into the next row where there is one. As many rows are fetched meanwhile: they are often pages apart
+/// (B of 4096³ takes 0.6 of the time in f32, half in bf16); fewer where the first-level cache would keep all
+/// of them in one set.
 template <class From, class T, class Arch, class F>
-void each_piece(const PanelCopy& copy, int64_t group, F f) {
+void each_piece(const PanelCopy& copy, int64_t group, F cut) {
   constexpr int64_t lanes = kLanes<float, Arch>;
-  const auto pieces = [&](int64_t begin, int64_t end, auto readable) {
-    for (int64_t i = begin; i < end; i += group) {
-      T* to = static_cast<T*>(copy.dst) + i * copy.pitch;
-      for (int64_t j = 0; j < copy.cols; j += copy.width, to += copy.panel_stride) {
-        const int64_t last = j + copy.width < copy.cols ? j + copy.width : copy.cols;
-        for (int64_t column = j; column < last; column += lanes) {
-          for (int64_t r = i + 8; r < i + 8 + group; ++r)
-            __builtin_prefetch(static_cast<const From*>(copy.src) + r * copy.src_stride + column);
-          f(i, column, readable(i, column), readable(i + group - 1, column),
-            to + (column - j) * group);
+  const bool one_set = copy.src_stride * static_cast<int64_t>(sizeof(From)) % 4096 == 0;
+  const int64_t at_once = one_set ? 4 : 16;
+  const auto some_rows = [&](int64_t begin, int64_t end, auto readable) {
+    T* to = static_cast<T*>(copy.dst) + begin * copy.pitch;
+    for (int64_t j = 0; j < copy.cols; j += copy.width, to += copy.panel_stride) {
+      const int64_t last = j + copy.width < copy.cols ? j + copy.width : copy.cols;
+      for (int64_t column = j; column < last; column += lanes) {
+        const auto piece = cut(column);
+        const From* from = static_cast<const From*>(copy.src) + begin * copy.src_stride + column;
+        T* at = to + (column - j) * group;
+        for (int64_t i = begin; i < end; i += group) {
+          for (int64_t next = at_once; next < at_once + group; ++next)
+            __builtin_prefetch(from + next * copy.src_stride);
+          piece(from, readable(i, column), readable(i + group - 1, column), at);
+          from += group * copy.src_stride, at += group * copy.pitch;
         }
       }
     }
   };
+  const auto rows = [&](int64_t begin, int64_t end, auto readable) {
+    for (int64_t i = begin; i < end; i += at_once)
+      some_rows(i, i + at_once < end ? i + at_once : end, readable);
+  };
   const int64_t whole = copy.rows - (copy.src_stride + lanes - 2) / copy.src_stride;
   const int64_t groups = whole > 0 ? whole / group : 0;
-  pieces(0, groups * group,
-         [](int64_t, int64_t) { return std::integral_constant<int64_t, lanes>{}; });
-  pieces(groups * group, copy.rows, [&](int64_t i, int64_t column) {
+  rows(0, groups * group,
+       [](int64_t, int64_t) { return std::integral_constant<int64_t, lanes>{}; });
+  rows(groups * group, copy.rows, [&](int64_t i, int64_t column) {
     const int64_t left = i < copy.rows ? copy.cols - column : 0;
     return left < lanes ? left : lanes;
   });
@@ -218,9 +234,10 @@ template <class Arch>
 void panels32(const PanelCopy& copy) {
   using V = Vec<float, Arch>;
   with_map<Arch>(copy, [&](const auto& map) {
-    each_piece<float, float, Arch>(copy, 1, [&](int64_t i, int64_t j, auto n, auto, float* to) {
-      const float* from = static_cast<const float*>(copy.src) + i * copy.src_stride + j;
-      store<Arch>(to, map(V(load_items<typename V::register_type>(from, n)), j));
+    each_piece<float, float, Arch>(copy, 1, [&](int64_t column) {
+      return [map = map.from(column)](const float* from, auto n, auto, float* to) {
+        store<Arch>(to, map(V(load_items<typename V::register_type>(from, n))));
+      };
     });
   });
 }
@@ -230,13 +247,14 @@ template <class Arch>
 void pair_panels16(const PanelCopy& copy) {
   using V = Halves<Arch>;
   with_map<Arch>(copy, [&](const auto& map) {
-    each_piece<uint16_t, uint16_t, Arch>(
-        copy, 2, [&](int64_t i, int64_t j, auto n_even, auto n_odd, uint16_t* to) {
-          const auto* from = static_cast<const uint16_t*>(copy.src) + i * copy.src_stride + j;
-          const V even = map(load_items<V>(from, n_even), j);
-          const V odd = n_odd > 0 ? map(load_items<V>(from + copy.src_stride, n_odd), j) : V{};
-          store_row(to, widen<Arch>(even) | widen<Arch>(odd) << 16);
-        });
+    each_piece<uint16_t, uint16_t, Arch>(copy, 2, [&](int64_t column) {
+      return [map = map.from(column), next = copy.src_stride](const uint16_t* from, auto n_even,
+                                                              auto n_odd, uint16_t* to) {
+        const V even = map(load_items<V>(from, n_even));
+        const V odd = n_odd > 0 ? map(load_items<V>(from + next, n_odd)) : V{};
+        store_row(to, widen<Arch>(even) | widen<Arch>(odd) << 16);
+      };
+    });
   });
 }
 
@@ -250,18 +268,19 @@ template <class Arch>
 void round_pair_panels(const PanelCopy& copy) {
   using V = Vec<float, Arch>;
   with_map<Arch>(copy, [&](const auto& map) {
-    each_piece<float, uint16_t, Arch>(
-        copy, 2, [&](int64_t i, int64_t j, auto n_even, auto n_odd, uint16_t* to) {
-          const auto* from = static_cast<const float*>(copy.src) + i * copy.src_stride + j;
-          const auto load = [&](const float* row, auto n) {
-            return n > 0 ? map(V(load_items<typename V::register_type>(row, n)), j) : V(0);
-          };
-          V even = load(from, n_even), odd = load(from + copy.src_stride, n_odd);
-          for (int term = 0; term < copy.terms; ++term, to += copy.term_stride) {
-            if (term > 0) even = remainder<Arch>(even), odd = remainder<Arch>(odd);
-            store_row(to, widen<Arch>(to_bf16<Arch>(even)) | widen<Arch>(to_bf16<Arch>(odd)) << 16);
-          }
-        });
+    each_piece<float, uint16_t, Arch>(copy, 2, [&](int64_t column) {
+      return [map = map.from(column), &copy](const float* from, auto n_even, auto n_odd,
+                                             uint16_t* to) {
+        const auto load = [&](const float* row, auto n) {
+          return n > 0 ? map(V(load_items<typename V::register_type>(row, n))) : V(0);
+        };
+        V even = load(from, n_even), odd = load(from + copy.src_stride, n_odd);
+        for (int term = 0; term < copy.terms; ++term, to += copy.term_stride) {
+          if (term > 0) even = remainder<Arch>(even), odd = remainder<Arch>(odd);
+          store_row(to, widen<Arch>(to_bf16<Arch>(even)) | widen<Arch>(to_bf16<Arch>(odd)) << 16);
+        }
+      };
+    });
   });
 }
 
