@@ -42,15 +42,14 @@ struct F32 {
 struct F32Outer {
   template <int kRows>
   static void run(const GemmTile& tile) {
-    Accumulators<kRows> c(tile);
-    const auto* ahead = static_cast<const char*>(tile.ahead);
+    Accumulators<kRows> c;
+    Fetches<IntoC, kRows> fetches(tile);
     for (int64_t i = 0; i < tile.batch; ++i) {
       const auto* a = static_cast<const float*>(tile.a[i]);
       const auto* b = static_cast<const float*>(tile.b[i]);
 #pragma GCC unroll 2
       for (int64_t p = 0; p < tile.k; ++p, a += tile.lda, b += tile.ldb) {
-        _mm_prefetch(ahead, _MM_HINT_T1);
-        ahead += tile.ahead_step;
+        fetches.step();
         add_outer(c, rows_of(a, 1), _mm512_loadu_ps(b), _mm512_loadu_ps(b + 16));
       }
     }

@@ -33,14 +33,6 @@ struct Accumulators {
 #pragma GCC unroll 14
     for (int r = 0; r < kRows; ++r) lo[r] = hi[r] = _mm512_setzero_ps();
   }
-  /// Zero. The C that they will be added to is fetched meanwhile.
-  __attribute__((always_inline)) explicit Accumulators(const GemmTile& tile) : Accumulators() {
-    const auto* row = static_cast<const float*>(tile.c);
-    for (int r = 0; tile.accumulate && r < kRows; ++r, row += tile.ldc) {
-      _mm_prefetch(row, _MM_HINT_T0);
-      _mm_prefetch(row + 16, _MM_HINT_T0);
-    }
-  }
 
   /// C from a row on, all columns of it.
   __attribute__((always_inline)) void add(const GemmTile& tile, int64_t first_row) {

@@ -62,15 +62,14 @@ struct Bf16 {
 struct Bf16Outer {
   template <int kRows>
   static void run(const GemmTile& tile) {
-    Accumulators<kRows> c(tile);
-    const auto* ahead = static_cast<const char*>(tile.ahead);
+    Accumulators<kRows> c;
+    Fetches<IntoC, kRows> fetches(tile);
     for (int64_t i = 0; i < tile.batch; ++i) {
       const auto* a = static_cast<const uint16_t*>(tile.a[i]);
       const auto* b = static_cast<const uint16_t*>(tile.b[i]);
 #pragma GCC unroll 2
       for (int64_t p = 0; p + 1 < tile.k; p += 2, a += tile.lda, b += 2 * tile.ldb) {
-        _mm_prefetch(ahead, _MM_HINT_T1);
-        ahead += tile.ahead_step;
+        fetches.step();
         add_rows(c, a, _mm512_loadu_si512(b), _mm512_loadu_si512(b + tile.ldb));
       }
       if (tile.k % 2 != 0) add_rows(c, a, _mm512_loadu_si512(b), _mm512_setzero_si512());

@@ -58,7 +58,7 @@ class Fetches {
     for (int i = 0; i < End::kTensors; ++i) at_[i] += kRows * stride_;
     offset_ = 0, lines_ = kRows * kLines;
   }
-  /// Once for each 2·kr of k.
+  /// Once for each 2·kr of k, outer products for each kr.
   __attribute__((always_inline)) void step() {
     __builtin_prefetch(at_[0] + offset_, 1);
 #pragma GCC unroll 3
