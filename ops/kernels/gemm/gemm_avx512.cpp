@@ -3,33 +3,14 @@
 namespace quern::kernels {
 namespace {
 
-/// += a column of A, row r of it at a(r), times a row of B.
-template <int kRows, class Rows>
-__attribute__((always_inline)) inline void add_outer(Accumulators<kRows>& c, const Rows& a,
-                                                     __m512 b_lo, __m512 b_hi) {
-#pragma GCC unroll 14
-  for (int r = 0; r < kRows; ++r) {
-    const __m512 x = _mm512_set1_ps(*a(r));
-    c.lo[r] = _mm512_fmadd_ps(x, b_lo, c.lo[r]);
-    c.hi[r] = _mm512_fmadd_ps(x, b_hi, c.hi[r]);
-  }
-}
-/// The rows of A `stride` elements apart.
-inline auto rows_of(const float* a, int64_t stride) {
-  return [=](int r) __attribute__((always_inline)) { return a + r * stride; };
-}
-
 struct Singles {
   using Item = float;
   static constexpr int64_t kKr = 1;
-  template <int kRows>
-  __attribute__((always_inline)) static void add(Accumulators<kRows>& c, const RowsOfA<kRows>& a,
-                                                 int64_t offset, const float* b) {
-    const auto row = [&](int r) __attribute__((always_inline)) {
-      return reinterpret_cast<const float*>(a[r] + offset);
-    };
-    add_outer(c, row, _mm512_loadu_ps(b), _mm512_loadu_ps(b + 16));
+  static __m512 broadcast(const char* a) {
+    return _mm512_set1_ps(*reinterpret_cast<const float*>(a));
   }
+  static __m512 load(const float* b) { return _mm512_loadu_ps(b); }
+  static __m512 add(__m512 sum, __m512 a, __m512 b) { return _mm512_fmadd_ps(a, b, sum); }
 };
 
 struct F32 {
@@ -50,7 +31,8 @@ struct F32Outer {
 #pragma GCC unroll 2
       for (int64_t p = 0; p < tile.k; ++p, a += tile.lda, b += tile.ldb) {
         fetches.step();
-        add_outer(c, rows_of(a, 1), _mm512_loadu_ps(b), _mm512_loadu_ps(b + 16));
+        add_products<Singles>(c, EvenRows{a, sizeof(float)}, 0, Singles::load(b),
+                              Singles::load(b + 16));
       }
     }
     c.store(tile);
@@ -85,11 +67,12 @@ struct Bf16 {
         for (int64_t p = 0; p < k; p += 2, b += 2 * kNr) {
           if (p % 4 == 0) fetches.step();
           const __m512i lo = _mm512_loadu_si512(b), hi = _mm512_loadu_si512(b + kNr);
-          add_outer(c, rows_of(&wide[0][p], kBlock), _mm512_castsi512_ps(_mm512_slli_epi32(lo, 16)),
-                    _mm512_castsi512_ps(_mm512_slli_epi32(hi, 16)));
-          add_outer(c, rows_of(&wide[0][p + 1], kBlock),
-                    _mm512_castsi512_ps(_mm512_and_si512(lo, upper)),
-                    _mm512_castsi512_ps(_mm512_and_si512(hi, upper)));
+          const EvenRows rows{&wide[0][p], sizeof(wide[0])};
+          add_products<Singles>(c, rows, 0, _mm512_castsi512_ps(_mm512_slli_epi32(lo, 16)),
+                                _mm512_castsi512_ps(_mm512_slli_epi32(hi, 16)));
+          add_products<Singles>(c, rows, sizeof(float),
+                                _mm512_castsi512_ps(_mm512_and_si512(lo, upper)),
+                                _mm512_castsi512_ps(_mm512_and_si512(hi, upper)));
         }
       }
     }

@@ -3,38 +3,19 @@
 namespace quern::kernels {
 namespace {
 
-/// Two neighbouring bf16 of A, in all lanes; an odd tap of a convolution leaves them 2-byte
-/// aligned.
-inline __m512bh broadcast_pair(const void* a) {
-  int32_t pair;
-  __builtin_memcpy(&pair, a, sizeof pair);
-  __m512i all = _mm512_set1_epi32(pair);
-  asm("" : "+v"(all));  // clang 16 crashes when it folds the broadcast
-  return (__m512bh)all;
-}
-
-inline __m512bh load_pairs(const uint16_t* b) { return (__m512bh)_mm512_loadu_si512(b); }
-
-/// Row r of A at a[r], `offset` bytes on.
-template <int kRows, class Rows>
-__attribute__((always_inline)) inline void add_pairs(Accumulators<kRows>& c, const Rows& a,
-                                                     int64_t offset, __m512bh b_lo, __m512bh b_hi) {
-#pragma GCC unroll 14
-  for (int r = 0; r < kRows; ++r) {
-    const __m512bh x = broadcast_pair(a[r] + offset);
-    c.lo[r] = _mm512_dpbf16_ps(c.lo[r], x, b_lo);
-    c.hi[r] = _mm512_dpbf16_ps(c.hi[r], x, b_hi);
-  }
-}
-
 struct Pairs {
   using Item = uint16_t;
   static constexpr int64_t kKr = 2;
-  template <int kRows>
-  __attribute__((always_inline)) static void add(Accumulators<kRows>& c, const RowsOfA<kRows>& a,
-                                                 int64_t offset, const uint16_t* b) {
-    add_pairs(c, a, offset, load_pairs(b), load_pairs(b + kNr));
+  /// An odd tap of a convolution leaves them 2-byte aligned.
+  static __m512bh broadcast(const char* a) {
+    int32_t pair;
+    __builtin_memcpy(&pair, a, sizeof pair);
+    __m512i all = _mm512_set1_epi32(pair);
+    asm("" : "+v"(all));  // clang 16 crashes when it folds the broadcast
+    return (__m512bh)all;
   }
+  static __m512bh load(const uint16_t* b) { return (__m512bh)_mm512_loadu_si512(b); }
+  static __m512 add(__m512 sum, __m512bh a, __m512bh b) { return _mm512_dpbf16_ps(sum, a, b); }
 };
 
 struct Bf16Rows {
@@ -82,12 +63,9 @@ struct Bf16Outer {
   template <int kRows>
   __attribute__((always_inline)) static void add_rows(Accumulators<kRows>& c, const uint16_t* a,
                                                       __m512i even, __m512i odd) {
-    struct {
-      const uint16_t* first;
-      const uint16_t* operator[](int r) const { return first + 2 * r; }
-    } rows{a};
-    add_pairs(c, rows, 0, (__m512bh)_mm512_unpacklo_epi16(even, odd),
-              (__m512bh)_mm512_unpackhi_epi16(even, odd));
+    add_products<Pairs>(c, EvenRows{a, sizeof(int32_t)}, 0,
+                        (__m512bh)_mm512_unpacklo_epi16(even, odd),
+                        (__m512bh)_mm512_unpackhi_epi16(even, odd));
   }
   /// Pairing leaves columns 0-3, 8-11, 16-19, 24-27 in lo.
   template <int kRows>
