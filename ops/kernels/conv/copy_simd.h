@@ -193,12 +193,12 @@ void with_map(const PanelCopy& copy, F cut) {
 /// matrix, how much of a vector may be read there, and in the last row of the group, place in dst). Vectors
 /// run on into the next row where there is one. As many rows are fetched meanwhile: they are often pages apart
 /// (B of 4096³ takes 0.6 of the time in f32, half in bf16); fewer where the first-level cache would keep all
-/// of them in one set.
+/// of them in one set or two.
 template <class From, class T, class Arch, class F>
 void each_piece(const PanelCopy& copy, int64_t group, F cut) {
   constexpr int64_t lanes = kLanes<float, Arch>;
-  const bool one_set = copy.src_stride * static_cast<int64_t>(sizeof(From)) % 4096 == 0;
-  const int64_t at_once = one_set ? 4 : 16;
+  const bool few_sets = copy.src_stride * static_cast<int64_t>(sizeof(From)) % 2048 == 0;
+  const int64_t at_once = few_sets ? 4 : 16;
   const auto some_rows = [&](int64_t begin, int64_t end, auto readable) {
     T* to = static_cast<T*>(copy.dst) + begin * copy.pitch;
     for (int64_t j = 0; j < copy.cols; j += copy.width, to += copy.panel_stride) {
