@@ -203,6 +203,7 @@ inline const std::vector<Case> kCases{
     {.n = 2, .groups = 1, .ic = 17, .oc = 9, .size = {5, 4}, .kernel = {5, 4}},
     {.n = 2, .groups = 1, .ic = 16, .oc = 9, .size = {12, 3}, .kernel = {3, 3}},
     {.n = 1, .groups = 1, .ic = 16, .oc = 9, .size = {9, 1}, .kernel = {3, 1}, .pad = {1, 0}},
+    {.n = 2, .groups = 1, .ic = 64, .oc = 33, .size = {6, 3}, .kernel = {3, 1}, .pad = {1, 0}},
     {.n = 1, .groups = 1, .ic = 16, .oc = 9, .size = {1, 40}, .kernel = {1, 5}, .pad = {0, 2}},
     // reductions, blocks of rows and images larger than a cache
     {.n = 5, .groups = 1, .ic = 560, .oc = 3, .size = {4, 4}, .kernel = {3, 3}, .pad = {1, 1}},
