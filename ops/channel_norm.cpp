@@ -99,8 +99,9 @@ EvaluationNorm::EvaluationNorm(const BatchNorm& norm, DType dtype) {
     const Tensor mean = values(norm.running_mean, 0), var = values(norm.running_var, 1);
     const T *w = weight.data<T>(), *b = bias.data<T>(), *m = mean.data<T>(), *v = var.data<T>();
     T *a = scale.data<T>(), *c = shift.data<T>();
+    const T eps = static_cast<T>(norm.eps);
     for (int64_t i = 0; i < shape[0]; ++i) {
-      const double s = w[i] / std::sqrt(v[i] + norm.eps);
+      const auto s = w[i] / std::sqrt(v[i] + eps);
       a[i] = static_cast<T>(s);
       c[i] = static_cast<T>(b[i] - m[i] * s);
     }

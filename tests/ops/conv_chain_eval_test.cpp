@@ -33,6 +33,10 @@ const Case kCases[] = {
     {"wide bottleneck", {1, 65, 9, 5}, {{65, 34, 1}, {34, 35, 3, 2}, {35, 70, 1}}, projection},
     {"basic", {3, 18, 6, 5}, {{18, 18, 3}, {18, 18, 3}}, identity},
     {"basic with stride", {2, 18, 7, 7}, {{18, 36, 3, 2}, {36, 36, 3}}, projection},
+    // Rows that tiles of 6, 8 and 14 pixels fill, or two of them one of 14: padded where they are written.
+    {"wide rows", {2, 32, 3, 168}, {{32, 32, 1}, {32, 32, 3}, {32, 32, 1}}, identity},
+    {"wide rows with stride", {1, 32, 3, 168}, {{32, 32, 1}, {32, 32, 3, 2}}, none},
+    {"short rows", {2, 32, 7, 7}, {{32, 64, 1}, {64, 32, 3}}, identity},
 };
 
 /// The tensors of a case; `map` makes each from f64 values in -1..1.

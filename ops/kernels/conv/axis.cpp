@@ -83,11 +83,11 @@ Axis::Range Axis::live_taps(const Phase& phase, int64_t i) const {
   return {below(0), below(source)};
 }
 
-bool Axis::reads_no_padding() const {
+bool Axis::reads_no_padding(int64_t gap) const {
   for (int64_t i = 0; i < phases(); ++i) {
     const Phase p = phase(i);
-    if (p.taps > 0 && (p.offset < 0 || (p.count - 1) * stride() + p.last_offset() >= source))
-      return false;
+    if (p.taps == 0) continue;
+    if (p.offset < -gap || (p.count - 1) * stride() + p.last_offset() >= source + gap) return false;
   }
   return true;
 }

@@ -75,8 +75,8 @@ struct Axis {
   Range inside(int64_t plane, int64_t first, int64_t extent) const;
   /// The taps [begin, end) of a phase that read a source pixel for output i.
   Range live_taps(const Phase& phase, int64_t i) const;
-  /// Does no output read padding?
-  bool reads_no_padding() const;
+  /// Does no output read padding, or none that is more than `gap` pixels away?
+  bool reads_no_padding(int64_t gap = 0) const;
 };
 
 /// y = conv(x): `input` pixels, `output` outputs.

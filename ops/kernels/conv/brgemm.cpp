@@ -1,5 +1,6 @@
 // conv_brgemm: how problems become taps, and its record.
 #include "quern/ops/kernels/conv/brgemm.h"
+#include "quern/ops/kernels/conv/brgemm_cut.h"
 
 #include <algorithm>
 #include <numeric>
@@ -29,6 +30,13 @@ const char* why_not(const ConvProblem& p, ConvPass pass, const GemmKernel&) {
     left /= std::max<int64_t>(factor, 1);
   if (left == 0) return "scratch for one row of outputs is over 256 MiB";
   return nullptr;
+}
+
+/// Not where tiles would leave a remainder in each row of x, which another convolution writes.
+int64_t wanted_gap(const ConvPlan& plan) {
+  const ConvProblem& p = plan.problem;
+  const bool whole_tiles = p.iw % plan.gemm->mr == 0 || 2 * p.iw == plan.gemm->mr;
+  return p.pad_w > 0 && whole_tiles && reads_in_place(plan, forward_taps(p), p.pad_w) ? p.pad_w : 0;
 }
 
 }  // namespace
@@ -80,7 +88,9 @@ TapConv forward_taps(const ConvProblem& problem) {
           .kernel_columns = fold ? 1 : p.kw,
           .folded = fold,
           .dtype = p.dtype,
-          .format = p.format};
+          .format = p.format,
+          .source_gap = p.x_gap,
+          .output_gap = p.y_gap};
 }
 
 TapConv dgrad_taps(const ConvProblem& problem) {
@@ -95,7 +105,9 @@ TapConv dgrad_taps(const ConvProblem& problem) {
           .kernel_columns = p.kw,
           .folded = false,
           .dtype = p.dtype,
-          .format = p.format};
+          .format = p.format,
+          .source_gap = 0,
+          .output_gap = 0};
 }
 
 constinit const ConvKernel conv_brgemm{
@@ -115,6 +127,7 @@ constinit const ConvKernel conv_brgemm{
           run_taps(plan, dgrad_taps(plan.problem), dy, packed, {}, epilogue_of(fusion), dx);
         },
     .wgrad = run_wgrad,
+    .wanted_gap = wanted_gap,
 };
 
 }  // namespace quern::kernels

@@ -10,13 +10,6 @@
 namespace quern::kernels {
 namespace {
 
-bool reads_in_place(const TapCut& cut, bool maps, bool rounds) {
-  const TapConv& conv = cut.conv;
-  return !rounds && !maps && conv.format == MemoryFormat::channels_last && !conv.folded &&
-         cut.k == conv.k() && conv.y.reads_no_padding() && conv.x.reads_no_padding() &&
-         !rows_collide(cut.gemm, cut.source_strides.x * conv.x.stride());
-}
-
 int64_t most_taps(const TapConv& conv) {
   const int64_t rows = conv.y.most_taps(), columns = conv.folded ? 1 : conv.x.most_taps();
   return std::max<int64_t>(1, rows * columns);
@@ -63,6 +56,13 @@ Run* join_rows(const TapCut& cut, Run* begin, Run* end) {
 
 }  // namespace
 
+bool reads_in_place(const ConvPlan& plan, const TapConv& conv, int64_t gap) {
+  // Rows of taps that fall on padding are left out, single taps are not.
+  return plan.bf16_terms == 0 && conv.format == MemoryFormat::channels_last && !conv.folded &&
+         padded_k(*plan.gemm, conv.k()) == conv.k() && conv.x.reads_no_padding(gap) &&
+         !rows_collide(*plan.gemm, conv.groups * conv.source_channels * conv.x.stride());
+}
+
 TapCut::TapCut(const ConvPlan& plan, const TapConv& conv, bool maps)
     : conv(conv),
       gemm(*plan.gemm),
@@ -70,10 +70,10 @@ TapCut::TapCut(const ConvPlan& plan, const TapConv& conv, bool maps)
       terms(term_copies(plan.bf16_terms)),
       source_total(conv.groups * conv.source_channels),
       output_total(conv.groups * conv.output_channels),
-      source_strides(conv.format, source_total, conv.y.source, conv.x.source),
-      out_strides(conv.format, output_total, conv.y.output, conv.x.output),
+      source_strides(conv.format, source_total, conv.y.source, conv.x.source, conv.source_gap),
+      out_strides(conv.format, output_total, conv.y.output, conv.x.output, conv.output_gap),
       k(padded_k(gemm, conv.k())),
-      in_place(reads_in_place(*this, maps, plan.bf16_terms != 0)),
+      in_place(!maps && reads_in_place(plan, conv, conv.source_gap)),
       pitch(in_place      ? source_total
             : conv.folded ? conv.source_channels
                           : without_collisions(gemm, k)),

@@ -24,6 +24,9 @@ struct PhaseWork {
   std::span<const Run> runs;
 };
 
+/// Can tiles read A where the source lies, if so many pixels of zeros follow each of its rows?
+bool reads_in_place(const ConvPlan& plan, const TapConv& conv, int64_t gap);
+
 /// Distances count items, of the operand or of the output.
 struct TapCut {
   /// `maps`: is the source mapped on its way (SourceMap)?

@@ -48,6 +48,9 @@ struct ConvProblem {
   int64_t groups;
   DType dtype;  // of x, weight and y: f32, bf16 or f64
   MemoryFormat format;
+  /// Of forward in channels_last: pixels of memory after each row. Those of x are zeros, as are as many
+  /// before its first row.
+  int64_t x_gap = 0, y_gap = 0;
 
   /// "mb16_ic64oc64_ih56oh56kh3sh1dh0ph1_iw56ow56kw3sw1dw0pw1", the field's notation; dh is
   /// dilation_h - 1.
@@ -72,6 +75,8 @@ struct ConvKernel {
   void (*wgrad)(const ConvPlan&, const void* x, const void* dy, void* dw, const SourceMap&);
   /// How many times the multiplications of this pass the definition has; null: as many.
   double (*saving)(const ConvProblem&, ConvPass) = nullptr;
+  /// The x_gap with which forward would read x where it lies, and not a copy with padding; null: none.
+  int64_t (*wanted_gap)(const ConvPlan&) = nullptr;
 };
 
 /// All of them, best first, the reference last.
@@ -90,6 +95,7 @@ struct ConvPlan {
   std::string name()
       const;  ///< "brgemm:gemm_f32_f32_f32_14x32_avx512", "brgemm_bf16x3:...", "reference"
   double saving() const { return kernel->saving ? kernel->saving(problem, pass) : 1; }
+  int64_t wanted_gap() const { return kernel->wanted_gap ? kernel->wanted_gap(*this) : 0; }
   int64_t packed_bytes() const { return kernel->packed_bytes(*this); }
   void pack(const void* weight, void* packed) const { kernel->pack(*this, weight, packed); }
 };

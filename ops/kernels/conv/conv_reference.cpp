@@ -13,8 +13,8 @@ namespace {
 
 struct Shape {
   explicit Shape(const ConvProblem& p)
-      : x(p.format, p.ic, p.ih, p.iw),
-        y(p.format, p.oc, p.oh, p.ow),
+      : x(p.format, p.ic, p.ih, p.iw, p.x_gap),
+        y(p.format, p.oc, p.oh, p.ow, p.y_gap),
         icg(p.ic / p.groups),
         ocg(p.oc / p.groups),
         work(p.n * p.oc * p.oh * p.ow * icg * p.kh * p.kw) {}
@@ -46,7 +46,7 @@ template <class T>
 std::vector<T> mapped(const ConvProblem& p, const T* x, const SourceMap& map) {
   using Acc = Accumulator<T>;
   const Array<Acc> scale(map.scale), shift(map.shift);
-  std::vector<T> z(static_cast<size_t>(p.n * p.ic * p.ih * p.iw));
+  std::vector<T> z(static_cast<size_t>(p.n * Shape(p).x.n));
   each_pixel(Shape(p).x, p.n, p.ic, p.ih, p.iw, [&](int64_t c, int64_t i) {
     const Acc v = static_cast<Acc>(x[i]) * scale.at(c, 1) + shift.at(c, 0);
     z[static_cast<size_t>(i)] = static_cast<T>(v <= 0 ? 0 : v);
@@ -197,7 +197,7 @@ void run_forward(const ConvPlan& plan, const void* x, const void* w, void* y,
     const T* source = static_cast<const T*>(x);
     std::vector<T> z;
     if (fusion.source.scale) z = mapped(p, source, fusion.source);
-    std::vector<Accumulator<T>> sums(static_cast<size_t>(p.n * p.oc * p.oh * p.ow));
+    std::vector<Accumulator<T>> sums(static_cast<size_t>(p.n * Shape(p).y.n));
     forward(p, z.empty() ? source : z.data(), static_cast<const T*>(w), sums.data());
     finish(p, sums.data(), fusion, static_cast<T*>(y));
   });
