@@ -11,36 +11,25 @@ constexpr std::string_view kOp = "batch_norm";
 
 DType parameter_dtype(DType dtype) { return dtype == DType::f64 ? DType::f64 : DType::f32; }
 
-/// A new [channels] tensor, from f(channel) in f64.
-template <class F>
-Tensor by_channel(int64_t channels, DType dtype, F f) {
-  Tensor t = empty({channels}, DType::f64);
-  for (int64_t c = 0; c < channels; ++c) t.data<double>()[c] = f(c);
-  return raw::to(t, dtype);
-}
 Tensor to_f64(const Tensor& t) { return raw::contiguous(raw::to(t, DType::f64)); }
 
-/// Its value for channel c in f64, or `otherwise` where there is none.
-class Parameter {
- public:
-  Parameter(const Tensor& t, double otherwise)
-      : t_(t.defined() ? to_f64(t) : Tensor()), otherwise_(otherwise) {}
-  double operator[](int64_t c) const { return t_.defined() ? t_.data<double>()[c] : otherwise_; }
+/// `t`, dense, or [channels] of `otherwise` where there is none.
+Tensor values(const Tensor& t, int64_t channels, double otherwise, DType dtype) {
+  return t.defined() ? raw::contiguous(t) : full({channels}, otherwise, dtype);
+}
 
- private:
-  Tensor t_;
-  double otherwise_;
-};
-
-/// running = (1-momentum)·running + momentum·factor·value
+/// running = (1-momentum)·running + momentum·factor·value, in f64
 void update(const Tensor& running, const Tensor& value, double momentum, double factor) {
   if (!running.defined()) return;
-  Tensor next = to_f64(running);
-  for (int64_t c = 0; c < next.numel(); ++c) {
-    const double before = next.data<double>()[c], now = factor * value.data<double>()[c];
-    next.data<double>()[c] = (1 - momentum) * before + momentum * now;
-  }
-  raw::copy_(running, next);
+  const Tensor next = raw::contiguous(running);
+  const double* now = value.data<double>();
+  visit_floating(kOp, running.dtype(), [&]<class T>(std::type_identity<T>) {
+    T* moved = next.data<T>();
+    for (int64_t c = 0; c < next.numel(); ++c)
+      moved[c] = static_cast<T>((1 - momentum) * moved[c] + momentum * (factor * now[c]));
+  });
+  if (next.is_same(running)) running.storage()->bump_version();
+  else raw::copy_(running, next);
 }
 
 }  // namespace
@@ -76,31 +65,38 @@ void update_running(const BatchNorm& norm, const Moments& moments, double count)
 }
 
 ChannelNorm::ChannelNorm(const BatchNorm& norm, const Moments& moments, DType dtype) {
-  const Parameter w(norm.weight, 1), b(norm.bias, 0), m(moments.mean, 0), var(moments.var, 1);
-  const auto tensor = [&](auto f) {
-    return by_channel(moments.mean.numel(), parameter_dtype(dtype), f);
-  };
-  const auto r = [&](int64_t c) { return 1 / std::sqrt(var[c] + norm.eps); };
-  scale = tensor([&](int64_t c) { return w[c] * r(c); });
-  shift = tensor([&](int64_t c) { return b[c] - m[c] * w[c] * r(c); });
-  mean = tensor([&](int64_t c) { return m[c]; });
-  invstd = tensor(r);
+  const int64_t channels = moments.mean.numel();
+  const DType parameters = parameter_dtype(dtype);
+  for (Tensor* t : {&scale, &shift, &mean, &invstd}) *t = empty({channels}, parameters);
+  visit_floating(kOp, parameters, [&]<class T>(std::type_identity<T>) {
+    const Tensor weight = values(norm.weight, channels, 1, parameters);
+    const Tensor bias = values(norm.bias, channels, 0, parameters);
+    const T *w = weight.data<T>(), *b = bias.data<T>();
+    const double *m = moments.mean.data<double>(), *v = moments.var.data<double>();
+    T *a = scale.data<T>(), *c = shift.data<T>(), *mu = mean.data<T>(), *r = invstd.data<T>();
+    for (int64_t i = 0; i < channels; ++i) {
+      const double inverse = 1 / std::sqrt(v[i] + norm.eps);
+      a[i] = static_cast<T>(w[i] * inverse);
+      c[i] = static_cast<T>(b[i] - m[i] * w[i] * inverse);
+      mu[i] = static_cast<T>(m[i]);
+      r[i] = static_cast<T>(inverse);
+    }
+  });
 }
 
 EvaluationNorm::EvaluationNorm(const BatchNorm& norm, DType dtype) {
-  const Shape shape = norm.running_mean.shape();
+  const int64_t channels = norm.running_mean.numel();
   const DType parameters = parameter_dtype(dtype);
-  scale = empty(shape, parameters), shift = empty(shape, parameters);
+  scale = empty({channels}, parameters), shift = empty({channels}, parameters);
   visit_floating(kOp, parameters, [&]<class T>(std::type_identity<T>) {
-    const auto values = [&](const Tensor& t, double otherwise) {
-      return t.defined() ? raw::contiguous(t) : full(shape, otherwise, parameters);
-    };
-    const Tensor weight = values(norm.weight, 1), bias = values(norm.bias, 0);
-    const Tensor mean = values(norm.running_mean, 0), var = values(norm.running_var, 1);
+    const Tensor weight = values(norm.weight, channels, 1, parameters);
+    const Tensor bias = values(norm.bias, channels, 0, parameters);
+    const Tensor mean = raw::contiguous(norm.running_mean);
+    const Tensor var = raw::contiguous(norm.running_var);
     const T *w = weight.data<T>(), *b = bias.data<T>(), *m = mean.data<T>(), *v = var.data<T>();
     T *a = scale.data<T>(), *c = shift.data<T>();
     const T eps = static_cast<T>(norm.eps);
-    for (int64_t i = 0; i < shape[0]; ++i) {
+    for (int64_t i = 0; i < channels; ++i) {
       const auto s = w[i] / std::sqrt(v[i] + eps);
       a[i] = static_cast<T>(s);
       c[i] = static_cast<T>(b[i] - m[i] * s);
@@ -110,15 +106,24 @@ EvaluationNorm::EvaluationNorm(const BatchNorm& norm, DType dtype) {
 
 ChannelGradients::ChannelGradients(const ChannelNorm& norm, const Tensor& weight_,
                                    const double* sum_dy, const double* sum_dyx, double count) {
-  const Parameter w(weight_, 1), m(norm.mean, 0), r(norm.invstd, 1);
-  const auto tensor = [&](auto f) { return by_channel(norm.mean.numel(), norm.mean.dtype(), f); };
-  const auto fa = [&](int64_t i) { return w[i] * r[i]; };
-  const auto fb = [&](int64_t i) { return -fa(i) * r[i] * r[i] * sum_dyx[i] / count; };
-  a = tensor(fa);
-  b = tensor(fb);
-  c = tensor([&](int64_t i) { return -fa(i) * sum_dy[i] / count - fb(i) * m[i]; });
-  weight = tensor([&](int64_t i) { return sum_dyx[i] * r[i]; });
-  bias = tensor([&](int64_t i) { return sum_dy[i]; });
+  const int64_t channels = norm.mean.numel();
+  const DType parameters = norm.mean.dtype();
+  for (Tensor* t : {&a, &b, &c, &weight, &bias}) *t = empty({channels}, parameters);
+  visit_floating(kOp, parameters, [&]<class T>(std::type_identity<T>) {
+    const Tensor scales = values(weight_, channels, 1, parameters);
+    const T *w = scales.data<T>(), *m = norm.mean.data<T>(), *r = norm.invstd.data<T>();
+    T *of_dy = a.data<T>(), *of_x = b.data<T>(), *constant = c.data<T>();
+    T *dweight = weight.data<T>(), *dbias = bias.data<T>();
+    for (int64_t i = 0; i < channels; ++i) {
+      const double invstd = r[i], s = w[i] * invstd;
+      const double slope = -s * invstd * invstd * sum_dyx[i] / count;
+      of_dy[i] = static_cast<T>(s);
+      of_x[i] = static_cast<T>(slope);
+      constant[i] = static_cast<T>(-s * sum_dy[i] / count - slope * m[i]);
+      dweight[i] = static_cast<T>(sum_dyx[i] * invstd);
+      dbias[i] = static_cast<T>(sum_dy[i]);
+    }
+  });
 }
 
 }  // namespace quern::detail

@@ -28,7 +28,7 @@ struct ChannelNorm {
   Tensor scale, shift, mean, invstd;
 };
 
-/// Those of the running statistics, in one pass: inference makes them in every call.
+/// Those of the running statistics: inference makes them in every call.
 struct EvaluationNorm {
   EvaluationNorm(const BatchNorm& norm, DType dtype);
   Tensor scale, shift;
