@@ -94,14 +94,20 @@ ConvPlan conv_plan(const ConvProblem& problem, ConvPass pass) {
 }
 
 PackedWeight::PackedWeight(const ConvPlan& plan, const Tensor& weight) {
-  const auto plain = [&] { return raw::contiguous(raw::to(weight, plan.problem.dtype)); };
+  const DType dtype = plan.problem.dtype;
   const int64_t bytes = plan.packed_bytes();
   if (bytes == 0) {
-    weight_ = plain();
+    weight_ = raw::contiguous(raw::to(weight, dtype));
     return;
   }
-  packed_ = packed_copy(weight, plan.kernel->name, *plan.gemm, bytes,
-                        [&](void* packed) { plan.pack(plain().raw(), packed); },
+  const auto pack = [&](void* packed) {
+    // f32 becomes bf16 on the way.
+    const bool rounds = dtype == DType::bf16 && weight.dtype() == DType::f32;
+    ConvPlan packing = plan;
+    if (rounds) packing.bf16_terms = 1;
+    packing.pack(raw::contiguous(rounds ? weight : raw::to(weight, dtype)).raw(), packed);
+  };
+  packed_ = packed_copy(weight, plan.kernel->name, *plan.gemm, bytes, pack,
                         {plan.problem.groups, plan.problem.dilation_w,
                          static_cast<int64_t>(plan.pass), plan.bf16_terms});
 }

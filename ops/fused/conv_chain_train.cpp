@@ -2,7 +2,6 @@
 // batch norm a channel, and the backward pass goes from there. Nothing that is normalised is stored.
 #include "quern/autograd/accumulate.h"
 #include "quern/autograd/node.h"
-#include "quern/ops/autocast.h"
 #include "quern/ops/convert.h"
 #include "quern/ops/fused/conv_stage.h"
 #include "quern/ops/kernels/norm/batch_norm.h"
@@ -50,8 +49,7 @@ void report(VerboseOp& line, const char* kernel, const Stage& stage) {
 }
 
 /// `before`: the stage whose y is x, normalised on the way.
-Stage run_forward(const ConvStage& stage, const Tensor& weight, const Tensor& x,
-                  const Stage* before) {
+Stage run_forward(const ConvStage& stage, const Tensor& x, const Stage* before) {
   const BatchNorm norm = norm_of(stage);
   const ConvProblem p = problem_of(stage, x.shape(), x.dtype());
   const double count = static_cast<double>(p.n * p.oh * p.ow);
@@ -59,11 +57,11 @@ Stage run_forward(const ConvStage& stage, const Tensor& weight, const Tensor& x,
   const Moments moments(p.oc);
   double *mean = moments.mean.data<double>(), *var = moments.var.data<double>();
   const ConvPlan plan = conv_plan(p, ConvPass::forward);
-  conv_forward(plan, x.raw(), PackedWeight(plan, weight).data(), y.raw(),
+  conv_forward(plan, x.raw(), PackedWeight(plan, stage.weight).data(), y.raw(),
                {.source = before ? before->map() : SourceMap{}, .mean = mean, .m2 = var});
   for (int64_t c = 0; c < p.oc; ++c) var[c] /= count;
   update_running(norm, moments, count);
-  return {p, SavedTensor(kOp, weight), SavedTensor(kOp, norm.weight), y,
+  return {p, SavedTensor(kOp, stage.weight), SavedTensor(kOp, norm.weight), y,
           ChannelNorm(norm, moments, p.dtype)};
 }
 
@@ -218,9 +216,8 @@ Tensor detail::conv_chain_train(const Tensor& x_any, const ConvChain& chain) {
   const auto trained = std::make_shared<Trained>(SavedTensor(kOp, x), chain.shortcut);
   Tensors inputs{x};
   const auto run = [&](const ConvStage& stage, const Tensor& input, const Stage* before) {
-    const Tensor weight = autocast::lower(stage.weight);
-    trained->stages.push_back(run_forward(stage, weight, input, before));
-    inputs.insert(inputs.end(), {weight, stage.bn_weight, stage.bn_bias});
+    trained->stages.push_back(run_forward(stage, input, before));
+    inputs.insert(inputs.end(), {stage.weight, stage.bn_weight, stage.bn_bias});
   };
   run(chain.stages[0], x, nullptr);
   for (const ConvStage& stage : chain.stages.subspan(1))

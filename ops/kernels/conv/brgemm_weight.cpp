@@ -6,7 +6,6 @@
 #include "quern/ops/kernels/gemm/gemm_registry.h"
 #include "quern/tensor/dtype.h"
 #include "quern/tensor/parallel.h"
-#include "quern/tensor/storage.h"
 
 namespace quern::kernels {
 namespace {
@@ -42,38 +41,63 @@ void fetch(const T* rows, int64_t stride, int64_t count, int64_t items) {
     for (int64_t j = 0; j < items; j += kLine<T>) __builtin_prefetch(rows + i * stride + j);
 }
 
-/// Some rows of B at a time, of all taps: transposed to [k][tap][n] in L1, which makes whole vectors of
-/// what lies side by side in the weight, then put where each tap has its panel. All weights of ResNet-50
-/// from memory take half of the time that they take item by item in bf16, 0.7 of it in f32; a quarter
-/// of that comes from fetching what is next, which lies in too many pages for the CPU to foresee.
-template <class T>
-void pack_panel(const GemmKernel& gemm, const TapConv& conv, const PanelSource<T>& source,
-                T* panel) {
+/// Where the taps of a panel go: `fold` of them are one product. A copy a term.
+struct PanelPlace {
+  int64_t fold, items;  // of a panel
+  int terms;            // 0: the source has the panel's dtype
+};
+
+/// Some rows of B at a time, of all taps: rounded to terms if need be, transposed to [k][tap][n], which
+/// makes whole vectors of what lies side by side in the weight, both in L1, then put where each tap has its
+/// panel. All weights of ResNet-50 from memory take half of the time that they take item by item in bf16,
+/// 0.7 of it in f32; a quarter of that comes from fetching what is next, which lies in too many pages for
+/// the CPU to foresee.
+template <class S, class T>
+void pack_panel(const GemmKernel& gemm, const TapConv& conv, const PanelSource<S>& source,
+                const PanelPlace& place, T* panel) {
   const int64_t product = panel_elements(gemm, conv.k()), nr = gemm.nr, taps = source.taps;
-  const int64_t at_once = round_up(ceil_div(2 * kLine<T>, taps), gemm.kr);
+  const int64_t channels = conv.source_channels;
+  const int64_t at_once = round_up(ceil_div(8 * kLine<S>, taps), gemm.kr);
   const bool forward = source.k_stride == taps;  // k and taps are one index
-  std::vector<T> rows(static_cast<size_t>(at_once * taps * nr));
-  for (int64_t k = 0; k < conv.k(); k += at_once) {
-    const int64_t count = std::min(at_once, conv.k() - k);
-    const int64_t ahead = std::min(at_once, conv.k() - k - count);
-    const T* from = source.at + k * source.k_stride;
-    const T* next = from + count * source.k_stride;
+  const int64_t items = at_once * taps * nr;
+  std::vector<T> rows(static_cast<size_t>(items)),
+      rounded(static_cast<size_t>(place.terms * items));
+
+  // B[k...][tap][n] of `count` rows, from a source with these strides
+  const auto put = [&](const T* from, int64_t k_stride, int64_t n_stride, int64_t k, int64_t count,
+                       T* to) {
     if (forward) {
-      fetch(next, source.n_stride, ahead > 0 ? source.n : 0, ahead * taps);
-      copy_matrix(sizeof(T), from, 1, source.n_stride, rows.data(), nr, count * taps, source.n);
+      copy_matrix(sizeof(T), from, 1, n_stride, rows.data(), nr, count * taps, source.n);
     } else {
-      fetch(next, source.k_stride, ahead, source.n * taps);
       for (int64_t i = 0; i < count; ++i)
-        copy_matrix(sizeof(T), from + i * source.k_stride, 1, source.n_stride,
-                    rows.data() + i * taps * nr, nr, taps, source.n);
+        copy_matrix(sizeof(T), from + i * k_stride, 1, n_stride, rows.data() + i * taps * nr, nr,
+                    taps, source.n);
     }
     for (int64_t tap = 0; tap < taps; ++tap)
-      pack_panel_rows(gemm, rows.data() + tap * nr, taps * nr, 1, count, source.n, k,
-                      panel + tap * product);
+      pack_panel_rows(gemm, rows.data() + tap * nr, taps * nr, 1, count, source.n,
+                      tap % place.fold * channels + k, to + tap / place.fold * product);
+  };
+  for (int64_t k = 0; k < channels; k += at_once) {
+    const int64_t count = std::min(at_once, channels - k);
+    const int64_t ahead = std::min(at_once, channels - k - count);
+    const S* from = source.at + k * source.k_stride;
+    const S* next = from + count * source.k_stride;
+    if (forward) fetch(next, source.n_stride, ahead > 0 ? source.n : 0, ahead * taps);
+    else fetch(next, source.k_stride, ahead, source.n * taps);
+    if constexpr (std::is_same_v<S, T>) {
+      put(from, source.k_stride, source.n_stride, k, count, panel);
+    } else {
+      const int64_t length = (forward ? count : source.n) * taps;  // of what is dense in the source
+      round_matrix(from, forward ? source.n_stride : source.k_stride, 1, rounded.data(), length,
+                   forward ? source.n : count, length, place.terms, items);
+      for (int term = 0; term < place.terms; ++term)
+        put(rounded.data() + term * items, forward ? taps : length, forward ? length : taps, k,
+            count, panel + term * place.items);
+    }
   }
 }
 
-/// A tap after the other; `fold` of them are one product.
+/// A tap after the other.
 template <class T>
 void pack_taps(const GemmKernel& gemm, const TapConv& conv, const PanelSource<T>& source,
                int64_t fold, T* panel) {
@@ -83,32 +107,34 @@ void pack_taps(const GemmKernel& gemm, const TapConv& conv, const PanelSource<T>
                     panel + tap / fold * panel_elements(gemm, conv.k()));
 }
 
-/// A term of the weight, which is in the tile's dtype.
-void pack_term(const ConvPlan& plan, const void* weight, int term, void* packed) {
+/// S: the weight's type, f32 if the plan has terms.
+template <class S, class T>
+void pack_weight(const ConvPlan& plan, const S* weight, T* packed) {
   const GemmKernel& gemm = *plan.gemm;
   const WeightMatrix matrix(plan);
   const TapConv& conv = matrix.conv;
   const int64_t panels = panel_count(gemm, conv.output_channels);
-  const int64_t items = conv.kernel_taps() * panel_elements(gemm, conv.k());  // of a panel
+  const PanelPlace place{.fold = conv.folded ? plan.problem.kw : 1,
+                         .items = conv.kernel_taps() * panel_elements(gemm, conv.k()),
+                         .terms = plan.bf16_terms};
+  const int64_t items = term_copies(place.terms) * place.items;
   // An item that is moved takes about as long as 16 multiplications.
   parallel_pieces(conv.groups * panels, 16 * items, [&](int64_t cell) {
     const int64_t group = cell / panels, first = cell % panels * gemm.nr;
-    visit_floating("conv2d", gemm.b, [&]<class T>(std::type_identity<T>) {
-      const PanelSource<T> source{.at = static_cast<const T*>(weight) +
-                                        group * matrix.group_stride + first * matrix.n_stride,
-                                  .k_stride = matrix.k_stride,
-                                  .n_stride = matrix.n_stride,
-                                  .n = std::min<int64_t>(gemm.nr, conv.output_channels - first),
-                                  .taps = plan.problem.kh * plan.problem.kw};
-      T* panel = static_cast<T*>(packed) + (cell * term_copies(plan.bf16_terms) + term) * items;
-      if (source.n < gemm.nr || padded_k(gemm, conv.k()) != conv.k())
-        std::fill_n(panel, items, T{});
+    const PanelSource<S> source{
+        .at = weight + group * matrix.group_stride + first * matrix.n_stride,
+        .k_stride = matrix.k_stride,
+        .n_stride = matrix.n_stride,
+        .n = std::min<int64_t>(gemm.nr, conv.output_channels - first),
+        .taps = plan.problem.kh * plan.problem.kw};
+    T* panel = packed + cell * items;
+    if (source.n < gemm.nr || padded_k(gemm, conv.k()) != conv.k()) std::fill_n(panel, items, T{});
+    if constexpr (std::is_same_v<S, T>) {
       // Single taps lie as pack_panel_rows wants them, but for the pairs of forward.
       const bool direct = source.taps == 1 && (gemm.kr == 1 || source.n_stride == 1);
-      if (conv.folded || direct)
-        pack_taps(gemm, conv, source, conv.folded ? plan.problem.kw : 1, panel);
-      else pack_panel(gemm, conv, source, panel);
-    });
+      if (conv.folded || direct) return pack_taps(gemm, conv, source, place.fold, panel);
+    }
+    pack_panel(gemm, conv, source, place, panel);
   });
 }
 
@@ -123,17 +149,11 @@ int64_t packed_weight_bytes(const ConvPlan& plan) {
 }
 
 void pack_weight(const ConvPlan& plan, const void* weight, void* packed) {
-  if (plan.bf16_terms == 0) return pack_term(plan, weight, 0, packed);
-  const ConvProblem& p = plan.problem;
-  const int64_t count = p.oc * (p.ic / p.groups) * p.kh * p.kw;
-  const Workspace rounded(plan.bf16_terms * count * static_cast<int64_t>(sizeof(bfloat16)));
-  auto* terms = rounded.as<bfloat16>();
-  parallel_chunks(count, kWorthACell, [&](int64_t begin, int64_t end) {
-    round_matrix(static_cast<const float*>(weight) + begin, end - begin, 1, terms + begin,
-                 end - begin, 1, end - begin, plan.bf16_terms, count);
+  if (plan.bf16_terms != 0)
+    return pack_weight(plan, static_cast<const float*>(weight), static_cast<bfloat16*>(packed));
+  visit_floating("conv2d", plan.gemm->b, [&]<class T>(std::type_identity<T>) {
+    pack_weight(plan, static_cast<const T*>(weight), static_cast<T*>(packed));
   });
-  for (int term = 0; term < plan.bf16_terms; ++term)
-    pack_term(plan, terms + term * count, term, packed);
 }
 
 }  // namespace quern::kernels

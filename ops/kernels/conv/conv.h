@@ -68,6 +68,7 @@ struct ConvKernel {
   const char* (*why_not)(const ConvProblem&, ConvPass, const GemmKernel&);
   /// Size of the packed weight that forward and dgrad read; 0 if they read the weight itself.
   int64_t (*packed_bytes)(const ConvPlan&);
+  /// With bf16_terms the weight is f32, be the problem bf16 (one term).
   void (*pack)(const ConvPlan&, const void* weight, void* packed);
   void (*forward)(const ConvPlan&, const void* x, const void* packed, void* y,
                   const ForwardFusion&);
