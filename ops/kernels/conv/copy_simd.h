@@ -134,6 +134,7 @@ V mapped(V v, V scale, V shift) {
 /// The first n items from p.
 template <class V, class T>
 V load_items(const T* p, int64_t n) {
+  if (n * sizeof(T) == sizeof(V)) return load_row<V>(p);
   V v{};
   __builtin_memcpy(&v, p, static_cast<size_t>(n) * sizeof(T));
   return v;
