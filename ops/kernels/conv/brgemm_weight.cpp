@@ -66,6 +66,8 @@ void pack_panel(const GemmKernel& gemm, const TapConv& conv, const PanelSource<S
   // B[k...][tap][n] of `count` rows, from a source with these strides
   const auto put = [&](const T* from, int64_t k_stride, int64_t n_stride, int64_t k, int64_t count,
                        T* to) {
+    if (taps == 1 && n_stride == 1)  // as pack_panel_rows wants it
+      return pack_panel_rows(gemm, from, k_stride, 1, count, source.n, k, to);
     if (forward) {
       copy_matrix(sizeof(T), from, 1, n_stride, rows.data(), nr, count * taps, source.n);
     } else {
