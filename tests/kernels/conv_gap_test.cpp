@@ -50,7 +50,8 @@ std::vector<double> forward(const ConvProblem& p, const ConvKernel& kernel, cons
 
 TEST_CASE("Convolutions read and write rows with gaps between them") {
   const auto ways = enabled_ways();
-  for (const Case& c : kCases) {
+  for (size_t i = 0; i < kCases.size(); i += kEmulatedCpu ? 3 : 1) {
+    const Case& c = kCases[i];
     const ConvProblem exact = c.problem(DType::f64, MemoryFormat::channels_last);
     const Data data(exact);
     const std::vector<double> dense =
