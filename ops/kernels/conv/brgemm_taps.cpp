@@ -10,7 +10,7 @@
 //               C[mr × nr] += Σ taps A[mr × channels] · B[channels × nr]
 //               after the last block: what is fused, rounding, store      brgemm_epilogue.h
 //
-// A is the source itself where it needs no padding and channels are innermost.
+// A is the source itself where channels are innermost and zeros lie wherever taps reach beyond its rows.
 #include <algorithm>
 #include <cstddef>
 #include <span>
