@@ -5,7 +5,7 @@
 //       copy the block of the source to scratch         aims at half of L2; before, if cells share it
 //       for each panel of nr output channels
 //         for each phase of y, of x
-//           for each block of source channels           B of all taps aims at a quarter of L2
+//           for each block of source channels           B of all taps aims at a third of L2
 //             for each run of output pixels, for each tile of mr
 //               C[mr × nr] += Σ taps A[mr × channels] · B[channels × nr]
 //               after the last block: what is fused, rounding, store      brgemm_epilogue.h
