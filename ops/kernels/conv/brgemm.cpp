@@ -1,10 +1,10 @@
 // conv_brgemm: how problems become taps, and its record.
 #include "quern/ops/kernels/conv/brgemm.h"
-#include "quern/ops/kernels/conv/brgemm_cut.h"
 
 #include <algorithm>
 #include <numeric>
 
+#include "quern/ops/kernels/conv/brgemm_cut.h"
 #include "quern/ops/kernels/conv/conv_records.h"
 #include "quern/tensor/dtype.h"
 

@@ -54,8 +54,7 @@ struct TapConv {
   bool folded;
   DType dtype;
   MemoryFormat format;
-  int64_t source_gap,
-      output_gap;  // pixels after each row of the two; those of the source are zeros
+  int64_t source_gap, output_gap;  // ConvProblem's x_gap and y_gap
 
   int64_t kernel_taps() const { return kernel_rows * kernel_columns; }
   /// Length of one product before padding.

@@ -76,7 +76,8 @@ struct ConvKernel {
   void (*wgrad)(const ConvPlan&, const void* x, const void* dy, void* dw, const SourceMap&);
   /// How many times the multiplications of this pass the definition has; null: as many.
   double (*saving)(const ConvProblem&, ConvPass) = nullptr;
-  /// The x_gap with which forward would read x where it lies, and not a copy with padding; null: none.
+  /// The x_gap with which forward would read x where it lies, and not a copy with padding. Null: none, and y is
+  /// not to have one either.
   int64_t (*wanted_gap)(const ConvPlan&) = nullptr;
 };
 
