@@ -1,7 +1,7 @@
 // What linear and matmul share, tensors as operands of the GEMM driver and its line of QUERN_VERBOSE;
 // and, with conv2d too, the choice of the arithmetic.
 #pragma once
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "quern/ops/kernels/gemm/gemm.h"
 #include "quern/tensor/tensor.h"

@@ -1,8 +1,9 @@
 // Two sizes of a 2-D window, as PyTorch takes them: one number for both, or {height, width}.
 #pragma once
-#include <fmt/core.h>
-
 #include <cstdint>
+#include <string>
+
+#include "quern/tensor/text_formatter.h"
 
 namespace quern {
 
@@ -14,11 +15,14 @@ struct Pair {
   friend constexpr bool operator==(Pair a, Pair b) = default;
 };
 
+/// "(3,3)"
+inline std::string to_string(Pair pair) { return fmt::format("({},{})", pair.h, pair.w); }
+
 }  // namespace quern
 
 template <>
-struct fmt::formatter<quern::Pair> : fmt::formatter<int64_t> {
+struct fmt::formatter<quern::Pair> : quern::TextFormatter {
   auto format(quern::Pair pair, format_context& ctx) const {
-    return fmt::format_to(ctx.out(), "({},{})", pair.h, pair.w);
+    return write(quern::to_string(pair), ctx);
   }
 };

@@ -1,7 +1,5 @@
 // Names, sizes, promotion and C++ types of DType.
 #pragma once
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstddef>
 #include <string_view>
@@ -9,6 +7,7 @@
 
 #include "quern/tensor/bfloat16.h"
 #include "quern/tensor/check.h"
+#include "quern/tensor/text_formatter.h"
 #include "quern/tensor/types.h"
 
 namespace quern {
@@ -73,8 +72,8 @@ decltype(auto) visit_floating(std::string_view op, DType dtype, F&& f) {
 }  // namespace quern
 
 template <>
-struct fmt::formatter<quern::DType> : fmt::formatter<std::string_view> {
+struct fmt::formatter<quern::DType> : quern::TextFormatter {
   auto format(quern::DType dtype, format_context& ctx) const {
-    return fmt::formatter<std::string_view>::format(quern::to_string(dtype), ctx);
+    return write(quern::to_string(dtype), ctx);
   }
 };

@@ -1,9 +1,9 @@
 // The two layouts of a 4-D tensor. Shapes are [N, C, H, W] in both; only the strides differ.
 #pragma once
-#include <fmt/format.h>
-
 #include <cstdint>
 #include <string_view>
+
+#include "quern/tensor/text_formatter.h"
 
 namespace quern {
 
@@ -19,8 +19,8 @@ constexpr std::string_view to_string(MemoryFormat format) {
 }  // namespace quern
 
 template <>
-struct fmt::formatter<quern::MemoryFormat> : fmt::formatter<std::string_view> {
+struct fmt::formatter<quern::MemoryFormat> : quern::TextFormatter {
   auto format(quern::MemoryFormat format, format_context& ctx) const {
-    return fmt::formatter<std::string_view>::format(quern::to_string(format), ctx);
+    return write(quern::to_string(format), ctx);
   }
 };

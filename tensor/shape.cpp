@@ -1,8 +1,12 @@
 #include "quern/tensor/shape.h"
 
+#include <fmt/format.h>
+
 #include <limits>
 
 namespace quern {
+
+std::string to_string(const Dims& dims) { return fmt::format("[{}]", fmt::join(dims, ",")); }
 
 int64_t numel(const Shape& shape) {
   // Sizes of zero are left out of the limit's product, so that no partial product of strides

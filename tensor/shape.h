@@ -1,7 +1,5 @@
 // Shapes and strides: up to eight int64 without an allocation.
 #pragma once
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -10,6 +8,7 @@
 #include <string>
 
 #include "quern/tensor/check.h"
+#include "quern/tensor/text_formatter.h"
 
 namespace quern {
 
@@ -65,7 +64,7 @@ using Shape = Dims;    ///< elements a dimension, outermost first
 using Strides = Dims;  ///< distance in elements between neighbours along each dimension
 
 /// "[16,64,56,56]"
-inline std::string to_string(const Dims& dims) { return fmt::format("[{}]", fmt::join(dims, ",")); }
+std::string to_string(const Dims& dims);
 
 /// Number of elements of `shape` (1 for the empty shape). Errors: a negative size; a product, zeros
 /// left out, whose size in bytes at 8 an element does not fit an int64.
@@ -86,8 +85,8 @@ int normalize_dim(std::string_view op, int64_t dim, int rank);
 }  // namespace quern
 
 template <>
-struct fmt::formatter<quern::Dims> : fmt::formatter<std::string_view> {
+struct fmt::formatter<quern::Dims> : quern::TextFormatter {
   auto format(const quern::Dims& dims, format_context& ctx) const {
-    return fmt::formatter<std::string_view>::format(quern::to_string(dims), ctx);
+    return write(quern::to_string(dims), ctx);
   }
 };

@@ -148,8 +148,8 @@ Tensor from_vector(const std::vector<T>& values) {
 
 /// So that a check may name a tensor and pay for the text only when it fails.
 template <>
-struct fmt::formatter<quern::Tensor> : fmt::formatter<std::string_view> {
+struct fmt::formatter<quern::Tensor> : quern::TextFormatter {
   auto format(const quern::Tensor& t, format_context& ctx) const {
-    return fmt::formatter<std::string_view>::format(quern::describe(t), ctx);
+    return write(quern::describe(t), ctx);
   }
 };
