@@ -34,7 +34,8 @@ constexpr std::array<std::string_view, 9> kNames = {
 using IsaSet = uint32_t;
 constexpr IsaSet bit(Isa isa) { return IsaSet{1} << static_cast<int>(isa); }
 constexpr IsaSet up_to(Isa isa) { return 2 * bit(isa) - 1; }
-constexpr IsaSet kX86 = up_to(Isa::amx), kArm = bit(Isa::portable) | (up_to(Isa::sve_bf16) & ~kX86);
+[[maybe_unused]] constexpr IsaSet kX86 = up_to(Isa::amx);
+[[maybe_unused]] constexpr IsaSet kArm = bit(Isa::portable) | (up_to(Isa::sve_bf16) & ~kX86);
 
 #if defined(__x86_64__)
 
