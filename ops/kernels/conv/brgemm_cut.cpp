@@ -88,10 +88,14 @@ TapCut::TapCut(const ConvPlan& plan, const TapConv& conv, bool maps)
                              [&](int64_t rows) {
                                return terms * Scratch(conv.y, conv.x, rows).image() * pitch * item;
                              })) {
-  // Too few cells: first split the panels, then the block's images or rows.
-  const int64_t wanted = wanted_cells(conv.images * conv.y.longest_phase() *
-                                      conv.x.longest_phase() * k * max_taps * output_total);
-  parts = std::clamp<int64_t>(ceil_div(wanted, grid.count()), 1, panels);
+  // Too few cells: first split the panels, then the block's images or rows. Ranges of panels cost little and so
+  // become more cells than are wanted: the smaller the last one, the less threads wait for it (training ResNet-50
+  // on 16 images, two threads: 0.98 to 0.99 of the time that 16 cells take, in f32 and bf16).
+  const int64_t multiplications =
+      conv.images * conv.y.longest_phase() * conv.x.longest_phase() * k * max_taps * output_total;
+  const int64_t wanted = wanted_cells(multiplications);
+  const int64_t even = std::clamp<int64_t>(multiplications / (4 * kWorthACell), wanted, 64);
+  parts = std::clamp<int64_t>(ceil_div(even, grid.count()), 1, panels);
   while (cells() < wanted && grid.block_images > 1)
     grid.block_images = ceil_div(grid.block_images, 2);
   while (cells() < wanted && grid.block_rows > 2) grid.block_rows = ceil_div(grid.block_rows, 2);

@@ -58,6 +58,7 @@ class TapEngine {
   }
   void copy_source(const Block& block, int64_t group, Extent channels, Operand* to) const;
   void copy_shared() const;
+  void copy_once(int64_t block, int64_t group) const;
   void run_cell(int64_t block, int64_t part) const;
   void run_panel(const Block& block, const PhaseWork& work, const Panel& panel, const Operand* a,
                  PanelSums<Acc>& sums) const;
@@ -75,7 +76,8 @@ class TapEngine {
   bool direct_;  // C is the output
 
   // What cells work with.
-  PerThread<Operand> scratch_;  // the source; empty if cells share it or read it in place
+  PerThread<Operand> scratch_;          // the source; empty if cells share it or read it in place
+  mutable CachedVector<int64_t> held_;  // by a thread's scratch: block · groups + group, or -1
   PerThread<Acc> kept_;  // sums [tile][mr][nr] of a panel; of one tile if each is finished at once
   PerThread<T> finishing_;  // of the output
   PerThread<PhaseWork> work_;
@@ -101,6 +103,7 @@ TapEngine<T, Operand>::TapEngine(const ConvPlan& plan, const TapConv& conv, cons
               cut_.grid.count(), output),
       direct_(output_.direct()),
       scratch_(cut_.in_place || cut_.shared_items > 0 ? 0 : cut_.scratch_items(cut_.grid[0])),
+      held_(static_cast<size_t>(num_threads()), -1),
       kept_(direct_ ? 0 : cut_.kept_pixels() * gemm_.nr),
       finishing_(output_.scratch_items(gemm_.mr)),
       work_(cut_.phases()),
@@ -141,6 +144,17 @@ void TapEngine<T, Operand>::copy_shared() const {
   });
 }
 
+/// The source of a group in a block, to this thread's scratch unless it is there: the cell before mostly was of
+/// the same block.
+template <class T, class Operand>
+void TapEngine<T, Operand>::copy_once(int64_t block, int64_t group) const {
+  int64_t& held = held_[static_cast<size_t>(thread_index())];
+  const int64_t wanted = block * conv_.groups + group;
+  if (held == wanted) return;
+  copy_source(cut_.grid[block], group, {0, conv_.source_channels}, scratch_.get());
+  held = wanted;
+}
+
 template <class T, class Operand>
 void TapEngine<T, Operand>::run_cell(int64_t block_index, int64_t part) const {
   const Block block = cut_.grid[block_index];
@@ -150,7 +164,7 @@ void TapEngine<T, Operand>::run_cell(int64_t block_index, int64_t part) const {
     if (cut_.in_place) a = source_in_place(block, group);
     else if (cut_.shared_items > 0)
       a = shared_.as<Operand>() + (block_index * conv_.groups + group) * cut_.shared_items;
-    else copy_source(block, group, {0, conv_.source_channels}, scratch_.get());
+    else copy_once(block_index, group);
     for (int64_t p = cut_.panels * part / cut_.parts; p < cut_.panels * (part + 1) / cut_.parts;
          ++p) {
       const int64_t first = p * gemm_.nr;
