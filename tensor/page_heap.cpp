@@ -2,12 +2,17 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <iterator>
 
 namespace quern {
 namespace {
 
 constexpr size_t kHugePage = size_t{2} << 20;
+
+/// Blocks below this are small. Of 1 to 8 MiB, what left the fewest gaps in training ResNet-50 at batch 16
+/// to 64.
+constexpr size_t kLarge = size_t{4} << 20;
 
 size_t round_up(size_t bytes) { return (bytes + kHugePage - 1) / kHugePage * kHugePage; }
 
@@ -31,15 +36,26 @@ std::byte* map_aligned(size_t bytes) {
 }  // namespace
 
 std::byte* PageHeap::take(size_t bytes) {
+  return bytes < kLarge ? take_lowest(bytes) : take_smallest(bytes);
+}
+
+std::byte* PageHeap::take_lowest(size_t bytes) {
+  const auto fit =
+      std::ranges::find_if(free_, [=](const auto& f) { return f.second.bytes >= bytes; });
+  if (fit == free_.end()) return nullptr;
+  const auto [block, free] = *fit;
+  erase(fit);
+  if (free.bytes != bytes) insert(block + bytes, {free.bytes - bytes, free.time});
+  return block;
+}
+
+std::byte* PageHeap::take_smallest(size_t bytes) {
   const auto fit = fits_.lower_bound({bytes, ~uint64_t{0}, nullptr});
   if (fit == fits_.end()) return nullptr;
   const auto [size, time, block] = *fit;
   const size_t rest = size - bytes;
   erase(free_.find(block));
-  if (rest != 0) {  // the beginning stays free: grow() can prolong it
-    free_[block] = {rest, time};
-    fits_.insert({rest, time, block});
-  }
+  if (rest != 0) insert(block, {rest, time});  // the beginning stays free: grow() can prolong it
   return block + rest;
 }
 
@@ -57,7 +73,7 @@ void PageHeap::give(std::byte* block, size_t bytes) {
     bytes += next->second.bytes;
     erase(next);
   }
-  insert(block, bytes);
+  insert(block, {bytes, ++time_});
 }
 
 size_t PageHeap::grow(size_t bytes) {
@@ -93,9 +109,9 @@ void PageHeap::empty() {
   last_ = nullptr;
 }
 
-void PageHeap::insert(std::byte* block, size_t bytes) {
-  free_[block] = {bytes, ++time_};
-  fits_.insert({bytes, time_, block});
+void PageHeap::insert(std::byte* block, Free free) {
+  free_[block] = free;
+  fits_.insert({free.bytes, free.time, block});
 }
 
 void PageHeap::erase(ByAddress::iterator free) {

@@ -15,8 +15,10 @@ class PageHeap {
  public:
   static constexpr size_t kPage = 4096;
 
-  /// A block of `bytes`, a multiple of kPage, from what was freed: the smallest that fits, of
-  /// equals the last freed, the likeliest to be in a cache. Null: none fits.
+  /// A block of `bytes`, a multiple of kPage, cut from what was freed. Null: nothing there fits.
+  /// Small ones, which come often and may stay long, are kept together at the lowest addresses:
+  /// strewn among large ones, they leave gaps of every size but the one wanted next (in training
+  /// ResNet-50 at batch 64 an eighth of what is live at the peak; 1% so).
   std::byte* take(size_t bytes);
   void give(std::byte* block, size_t bytes);
 
@@ -41,7 +43,11 @@ class PageHeap {
   };
   using ByAddress = std::pmr::map<std::byte*, Free>;
 
-  void insert(std::byte* block, size_t bytes);
+  /// The beginning of the first that fits.
+  std::byte* take_lowest(size_t bytes);
+  /// The end of the smallest that fits, of equals of the last freed, the likeliest to be in a cache.
+  std::byte* take_smallest(size_t bytes);
+  void insert(std::byte* block, Free free);
   void erase(ByAddress::iterator free);
 
   std::pmr::unsynchronized_pool_resource nodes_;  // keeps those of blocks that are taken for others

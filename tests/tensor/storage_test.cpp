@@ -112,6 +112,21 @@ TEST_CASE("storage: freed large blocks join, and are cut to any size") {
   CHECK(memory_stats().cached == 0);
 }
 
+TEST_CASE("storage: small blocks that stay leave no gaps among large ones") {
+  constexpr int64_t kMiB = 1 << 20;
+  empty_cache();
+  { const Storage all(40 * kMiB); }
+  const int64_t warm = memory_stats().system_bytes;
+  std::vector<std::unique_ptr<Storage>> large, small;
+  for (int i = 0; i < 4; ++i) {
+    large.push_back(std::make_unique<Storage>(8 * kMiB));
+    small.push_back(std::make_unique<Storage>(kMiB / 2));
+  }
+  large.clear();
+  const Storage all_but_small(38 * kMiB);
+  CHECK(memory_stats().system_bytes == warm);
+}
+
 TEST_CASE("storage: large blocks of random sizes and lives keep their bytes") {
   std::minstd_rand random(1);
   std::vector<std::pair<std::unique_ptr<Storage>, int>> live(24);
