@@ -81,9 +81,9 @@ void accumulate(Variable& leaf, Tensor grad) {
 }
 
 /// The node's backward pass, held to its contract.
-Tensors differentiate(Node& node, const Variable& output, Tensor dy) {
+Tensors differentiate(Node& node, const Variable& output, Tensor dy, bool again) {
   if (node.grad_dtype == GradDType::of_output) dy = raw::to(dy, output.dtype);
-  Tensors grads = node.backward(dy);
+  Tensors grads = node.backward(dy, again);
   const auto broken = [&](const std::string& what) {
     throw std::logic_error(fmt::format("backward of {}: {}", node.op, what));
   };
@@ -110,7 +110,7 @@ void run_backward(Variable& root, Tensor gradient, bool retain_graph) {
       if (v.requires_grad) accumulate(v, std::move(grad));
       continue;
     }
-    Tensors grads = differentiate(*v.node, v, std::move(grad));
+    Tensors grads = differentiate(*v.node, v, std::move(grad), retain_graph);
     if (!retain_graph) v.node->release();
     for (size_t i = 0; i < grads.size(); ++i) {
       Variable* input = v.node->inputs[i].get();

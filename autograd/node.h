@@ -40,21 +40,30 @@ std::shared_ptr<Variable> variable(const Tensor& t);
 
 using Edges = std::vector<std::shared_ptr<Variable>>;
 
-/// Which inputs of a node want a gradient; the others may be left undefined.
+/// What a backward pass asks of a node.
 class Needs {
  public:
-  explicit Needs(const Edges& inputs) : inputs_(inputs) {}
+  Needs(const Edges& inputs, bool again) : inputs_(inputs), again_(again) {}
+  /// Does this input want a gradient? The others may be left undefined.
   bool operator[](size_t input) const { return inputs_[input] != nullptr; }
+  /// Will another pass come? If not, what was saved may be freed, or written over, once it is used.
+  bool again() const { return again_; }
 
  private:
   const Edges& inputs_;
+  bool again_;
 };
 
 /// How to make the output of an op again, the same bits, from what its node keeps for backward
 /// anyway. Who saves the output keeps the recipe in its place, and the memory is free until then.
+/// `depth`: the tensors that come to be in making it, itself and those that other recipes make for it.
 class Recipe {
  public:
-  Recipe(const Tensor& y, std::function<Tensor()> make) : make_(std::move(make)) { remember(y); }
+  Recipe(const Tensor& y, std::function<Tensor()> make, int depth = 1)
+      : make_(std::move(make)), depth_(depth) {
+    remember(y);
+  }
+  int depth() const { return depth_; }
   /// Is this it, unchanged?
   bool makes(const Tensor& t) const;
   /// What it makes, without history: what was made before if someone still holds that.
@@ -64,6 +73,7 @@ class Recipe {
   void remember(const Tensor& t);
 
   std::function<Tensor()> make_;
+  int depth_;
   std::weak_ptr<Storage> last_;
   uint64_t version_ = 0;
   Shape shape_;
@@ -80,6 +90,8 @@ class SavedTensor {
   SavedTensor(std::string_view op, const Tensor& t);  ///< `op`: a literal
   const Tensor& get() const;
   bool defined() const { return tensor_.defined() || recipe_; }
+  /// Of its recipe; 0: it is kept as it is.
+  int depth() const { return recipe_ ? recipe_->depth() : 0; }
 
  private:
   std::string_view op_;
@@ -105,8 +117,9 @@ class Node {
   virtual ~Node();  // iterative, so that a graph of any depth can be freed
   Node(const Node&) = delete;
   Node& operator=(const Node&) = delete;
-  /// Gradients of the inputs, in their order, given the output's. Called without recording.
-  virtual Tensors backward(const Tensor& dy) = 0;
+  /// Gradients of the inputs, in their order, given the output's. Called without recording. `again`:
+  /// what was saved is wanted once more, as it is.
+  virtual Tensors backward(const Tensor& dy, bool again) = 0;
   /// Frees what was saved. A second backward() through this node is then an error.
   virtual void release() = 0;
   virtual bool released() const = 0;
@@ -123,7 +136,9 @@ class ClosureNode final : public Node {
  public:
   ClosureNode(std::string_view op, Edges inputs, GradDType grad_dtype, F f)
       : Node(op, std::move(inputs), grad_dtype), f_(std::move(f)) {}
-  Tensors backward(const Tensor& dy) override { return (*f_)(dy, Needs(inputs)); }
+  Tensors backward(const Tensor& dy, bool again) override {
+    return (*f_)(dy, Needs(inputs, again));
+  }
   void release() override {
     f_.reset();
     recipe.reset();

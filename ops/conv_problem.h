@@ -17,6 +17,7 @@ kernels::ConvProblem conv_problem(const Shape& x, DType dtype, MemoryFormat form
                                   int64_t groups);
 /// What runs a pass of it best, multiplying f32 as float32_matmul_precision.h tells.
 kernels::ConvPlan conv_plan(const kernels::ConvProblem& problem, kernels::ConvPass pass);
+inline Shape input_shape(const kernels::ConvProblem& p) { return {p.n, p.ic, p.ih, p.iw}; }
 inline Shape output_shape(const kernels::ConvProblem& p) { return {p.n, p.oc, p.oh, p.ow}; }
 
 /// The weight as the plan's kernel reads it, in the problem's dtype; kept between calls as long as it

@@ -65,9 +65,9 @@ Tensor detail::conv_chain_composed(const Tensor& x, const ConvChain& chain, bool
 Tensor conv_chain(const Tensor& x_any, const ConvChain& chain, bool training) {
   check_chain(x_any, chain, training);
   const Tensor x = autocast::lower(x_any);
-  if (training) return detail::conv_chain_train(x, chain);
-  return recorded(x, chain) ? detail::conv_chain_composed(x, chain, false)
-                            : detail::conv_chain_eval(x, chain);
+  const bool record = recorded(x, chain);
+  if (training) return detail::conv_chain_train(x, chain, record);
+  return record ? detail::conv_chain_composed(x, chain, false) : detail::conv_chain_eval(x, chain);
 }
 
 }  // namespace quern

@@ -38,8 +38,8 @@ Tensor conv_chain(const Tensor& x, const ConvChain& chain, bool training);
 namespace detail {
 // The ways of conv_chain; their arguments have been checked.
 
-/// One autograd node.
-Tensor conv_chain_train(const Tensor& x, const ConvChain& chain);
+/// One autograd node; `recorded`: there will be one, some gradient is wanted.
+Tensor conv_chain_train(const Tensor& x, const ConvChain& chain, bool recorded);
 /// By the running statistics, which become the epilogues of the convolutions. Records nothing.
 Tensor conv_chain_eval(const Tensor& x, const ConvChain& chain);
 /// op by op

@@ -46,6 +46,18 @@ TEST_CASE("backward frees saved tensors as it passes them") {
   }
 }
 
+TEST_CASE("a node knows whether it may free what it saved while it runs") {
+  const Tensor x = ones({}, DType::f64).requires_grad_();
+  std::vector<bool> again;
+  const Tensor y = record("op", raw::alias(x), {x}, [&](const Tensor& dy, Needs needs) -> Tensors {
+    again.push_back(needs.again());
+    return {dy};
+  });
+  y.backward({}, /*retain_graph=*/true);
+  y.backward();
+  CHECK(again == std::vector<bool>{true, false});
+}
+
 TEST_CASE("a gradient is freed once it is passed on") {
   const Tensor x = ones({kElements}, DType::f64).requires_grad_();
   Tensor y = x;
@@ -77,6 +89,8 @@ TEST_CASE("who saves what has a recipe keeps no memory") {
     return (memory_stats().in_use - before) / kBytes;
   };
   SavedTensor a("op", y), b("op", y);
+  CHECK(a.depth() == 1);
+  CHECK(SavedTensor("op", x).depth() == 0);
   SUBCASE("it is made once, for all who saved it") {
     y = Tensor();
     CHECK(in_use() == -1);

@@ -111,3 +111,71 @@ TEST_CASE("outputs of conv_chain that are made again in backward give the same b
     CHECK(less < more);
   }
 }
+
+namespace {
+
+constexpr int64_t kChannels = 32, kPixels = 4 * 32 * 32;
+constexpr int64_t kMaskBytes = kPixels * kChannels / 8;
+constexpr int64_t kBytes = kPixels * kChannels * 4;  // of an activation
+
+Tensor input() {
+  return random({4, kChannels, 32, 32}, 1, DType::f32, MemoryFormat::channels_last);
+}
+
+/// 1×1 convolutions, whose weights and scratch are small beside kBytes.
+Tensor identity_chain(const Tensor& x, size_t depth, Tensors& weights) {
+  std::vector<ConvStage> stages(depth);
+  for (ConvStage& stage : stages) {
+    weights.push_back(random({kChannels, kChannels, 1, 1}, 2, DType::f32).requires_grad_());
+    stage.weight = weights.back();
+  }
+  return conv_chain(x, {.stages = stages, .shortcut = Shortcut::identity}, true);
+}
+
+/// What f needs at its peak beyond what was in use before.
+template <class F>
+int64_t peak_of(F f) {
+  const int64_t before = memory_stats().in_use;
+  reset_peak_memory_stats();
+  f();
+  return memory_stats().peak - before;
+}
+
+}  // namespace
+
+TEST_CASE("conv_chain in training makes no mask if no gradient is wanted") {
+  const Tensor x = input();
+  Tensors weights;
+  const auto forward = [&] { identity_chain(x, 1, weights); };
+  const int64_t recorded = peak_of(forward);
+  const NoGradGuard guard;
+  CHECK(peak_of(forward) < recorded - kMaskBytes / 2);  // but packed weights are kept
+}
+
+TEST_CASE("conv_chain frees what its backward pass is done with as it runs") {
+  const auto peak = [](bool retain_graph) {
+    Tensors weights;
+    const Tensor x = input().requires_grad_(), y = identity_chain(x, 3, weights);
+    return peak_of([&] { y.backward(ones_like(y), retain_graph); });
+  };
+  CHECK(peak(false) <= peak(true) - kBytes);
+}
+
+TEST_CASE("few outputs of conv_chain are made again at once") {
+  struct Use {
+    int64_t forward, backward;
+  };
+  const auto use_of = [](int blocks) {
+    Tensors weights;
+    const Tensor x = input().requires_grad_();
+    const int64_t before = memory_stats().in_use;
+    Tensor y = x;
+    for (int block = 0; block < blocks; ++block) y = identity_chain(y, 1, weights);
+    return Use{memory_stats().in_use - before, peak_of([&] { y.backward(ones_like(y)); })};
+  };
+  const Use four = use_of(4), five = use_of(5), six = use_of(6), ten = use_of(10);
+  const int64_t block = five.forward - four.forward;
+  CHECK(block < kBytes + kBytes / 4);                   // what a convolution made, and the mask
+  CHECK(six.forward - five.forward >= block + kBytes);  // of five in a row the last is kept
+  CHECK(ten.backward < five.backward + kBytes / 2);     // four come to be at once in both
+}
