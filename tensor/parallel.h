@@ -39,6 +39,11 @@ class FunctionRef<R(Args...)> {
 /// the calling thread. In every body, one thread or many, denormals are read and written as zero.
 void parallel_for(int64_t cells, FunctionRef<void(int64_t)> body);
 
+/// The same of cells that can be computed in pieces: runs body(cell, begin, end) on all pieces 0..pieces of each.
+/// A thread takes whole cells, but of the last one of its share half of what is left at a time, so that
+/// all are through together. How the others get on tells which pieces it takes: no result may depend on it.
+void parallel_for(int64_t cells, int64_t pieces, FunctionRef<void(int64_t, int64_t, int64_t)> body);
+
 /// Cuts 0..n into chunks of `grain` and runs body(begin, end) on each.
 template <class F>
 void parallel_chunks(int64_t n, int64_t grain, F&& body) {

@@ -2,9 +2,11 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <limits>
+#include <mutex>
 #include <stdexcept>
 #include <thread>
 #include <utility>
@@ -47,6 +49,37 @@ TEST_CASE("parallel_for: each cell once, for any number of threads and cells") {
       for (const auto& count : visits) CHECK(count == 1);
     }
   }
+}
+
+TEST_CASE("parallel_for: each piece of a cell once, in order, no cell with another") {
+  for (int threads : {1, 2, 3, 7}) {
+    const Threads guard(threads);
+    for (int64_t cells : {0, 1, 2, 7, 100}) {
+      for (int64_t pieces : {1, 2, 3, 8}) {
+        std::vector<std::atomic<int>> visits(static_cast<size_t>(cells * pieces));
+        parallel_for(cells, pieces, [&](int64_t cell, int64_t begin, int64_t end) {
+          if (begin < 0 || begin >= end || end > pieces) FAIL("not pieces of one cell");
+          for (int64_t i = begin; i < end; ++i) ++visits[static_cast<size_t>(cell * pieces + i)];
+        });
+        for (const auto& count : visits) CHECK(count == 1);
+      }
+    }
+  }
+}
+
+TEST_CASE("parallel_for: a thread takes whole cells, of its last one half of what is left") {
+  const Threads guard(2);
+  std::mutex mutex;
+  std::vector<std::pair<int64_t, int64_t>> taken[4];  // by cell
+  parallel_for(4, 8, [&](int64_t cell, int64_t begin, int64_t end) {
+    const std::lock_guard lock(mutex);
+    taken[cell].push_back({begin, end});
+  });
+  for (auto& pieces : taken) std::sort(pieces.begin(), pieces.end());
+  using Pieces = std::vector<std::pair<int64_t, int64_t>>;
+  const Pieces whole{{0, 8}}, halves{{0, 4}, {4, 6}, {6, 7}, {7, 8}};
+  for (int cell : {0, 2}) CHECK(taken[cell] == whole);
+  for (int cell : {1, 3}) CHECK(taken[cell] == halves);
 }
 
 TEST_CASE("parallel_for: threads have indices of their own") {
