@@ -33,6 +33,15 @@ int64_t items_to_share(const TapCut& cut) {
   return cut.grid.count() * cut.conv.groups * items * cut.item <= 2 * cache_sizes().l2 ? items : 0;
 }
 
+/// Of no fewer pixels than a tile, and long enough to be worth taking.
+int64_t pieces_of_cell(const TapCut& cut) {
+  const int64_t rows = cut.grid.block_rows;
+  const int64_t pixels = cut.grid.block_images * rows * cut.conv.x.longest_phase();
+  const int64_t channels = ceil_div(cut.panels, cut.parts) * cut.gemm.nr;
+  const int64_t worth = pixels * channels * cut.k * cut.max_taps / (4 * kWorthACell);
+  return std::clamp<int64_t>(std::min({worth, rows, pixels / cut.gemm.mr}), 1, 8);
+}
+
 /// Makes one run of two short ones, and returns the end of those that are left. A tile of 7 rows reads B as
 /// often as one of 14: ResNet-50's 3×3 to 7×7 in bf16 became 1.02 to 1.08 times as fast.
 Run* join_rows(const TapCut& cut, Run* begin, Run* end) {
@@ -65,7 +74,7 @@ bool reads_in_place(const ConvPlan& plan, const TapConv& conv, int64_t gap) {
          !rows_collide(*plan.gemm, conv.groups * conv.source_channels * conv.x.stride());
 }
 
-TapCut::TapCut(const ConvPlan& plan, const TapConv& conv, bool maps)
+TapCut::TapCut(const ConvPlan& plan, const TapConv& conv, bool maps, bool sums)
     : conv(conv),
       gemm(*plan.gemm),
       item(itemsize(gemm.a)),
@@ -88,17 +97,22 @@ TapCut::TapCut(const ConvPlan& plan, const TapConv& conv, bool maps)
                              [&](int64_t rows) {
                                return terms * Scratch(conv.y, conv.x, rows).image() * pitch * item;
                              })) {
-  // Too few cells: first split the panels, then the block's images or rows. Ranges of panels cost little and so
-  // become more cells than are wanted: the smaller the last one, the less threads wait for it (training ResNet-50
+  // Too few cells: first split the panels, then the block's images or rows.
+  //
+  // Cells that copy their source or sum up their outputs are not taken in pieces. Ranges of panels cost little and
+  // so become more cells than are wanted: the smaller the last one, the less threads wait for it (training ResNet-50
   // on 16 images, two threads: 0.98 to 0.99 of the time that 16 cells take, in f32 and bf16).
+  const bool whole = !in_place || sums;
   const int64_t multiplications =
       conv.images * conv.y.longest_phase() * conv.x.longest_phase() * k * max_taps * output_total;
   const int64_t wanted = wanted_cells(multiplications);
-  const int64_t even = std::clamp<int64_t>(multiplications / (4 * kWorthACell), wanted, 64);
+  const int64_t even =
+      whole ? std::clamp<int64_t>(multiplications / (4 * kWorthACell), wanted, 64) : wanted;
   parts = std::clamp<int64_t>(ceil_div(even, grid.count()), 1, panels);
   while (cells() < wanted && grid.block_images > 1)
     grid.block_images = ceil_div(grid.block_images, 2);
   while (cells() < wanted && grid.block_rows > 2) grid.block_rows = ceil_div(grid.block_rows, 2);
+  pieces = whole ? 1 : pieces_of_cell(*this);
   shared_items = items_to_share(*this);
 }
 

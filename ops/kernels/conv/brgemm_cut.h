@@ -29,8 +29,8 @@ bool reads_in_place(const ConvPlan& plan, const TapConv& conv, int64_t gap);
 
 /// Distances count items, of the operand or of the output.
 struct TapCut {
-  /// `maps`: is the source mapped on its way (SourceMap)?
-  TapCut(const ConvPlan& plan, const TapConv& conv, bool maps);
+  /// `maps`: is the source mapped on its way (SourceMap)? `sums`: are outputs summed up, a block at a time?
+  TapCut(const ConvPlan& plan, const TapConv& conv, bool maps, bool sums);
 
   const TapConv& conv;
   const GemmKernel& gemm;
@@ -47,6 +47,7 @@ struct TapCut {
   int64_t panels;                 // of a group's output channels
   BlockGrid grid;
   int64_t parts;         // of the panels; cells are these times the grid's blocks
+  int64_t pieces;        // of a cell's rows, which may be computed apart
   int64_t shared_items;  // of a block and group, if several cells read the same scratch
 
   int64_t cells() const { return grid.count() * parts; }

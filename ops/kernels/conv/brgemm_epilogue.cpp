@@ -129,7 +129,7 @@ void TileOutput<T>::fetch(int64_t m, int64_t n, int64_t offset) const {
 }
 
 template <class T>
-void TileOutput<T>::finish(GemmTile tile, int64_t channel, int64_t offset, T* scratch,
+void TileOutput<T>::finish(GemmTile& tile, int64_t channel, int64_t offset, T* scratch,
                            PanelSums<Acc>& sums, int64_t jump) const {
   if (direct() && fusion_.kind == Kind::store) {
     if (tile.batch > 0) gemm_.run(tile);

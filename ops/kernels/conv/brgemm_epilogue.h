@@ -37,6 +37,7 @@ class PanelSums {
     if (!first) return;
     std::fill_n(first, n, 0.0);
     std::fill_n(second, n, 0.0);
+    for (Acc* sums : {pivot, a, b}) std::fill_n(sums, kMaxNr, Acc{});
   }
   /// Is a first tile to tell where the moments' pivot is?
   bool needs_pivot() const { return moments_ && rows_ + pending_ == 0; }
@@ -48,8 +49,9 @@ class PanelSums {
   }
   void flush();
 
-  alignas(64) Acc pivot[kMaxNr] = {};  // close to the mean
-  alignas(64) Acc a[kMaxNr] = {}, b[kMaxNr] = {};
+  // Uninitialised where there are no totals.
+  alignas(64) Acc pivot[kMaxNr];  // close to the mean
+  alignas(64) Acc a[kMaxNr], b[kMaxNr];
 
  private:
   bool moments_;
@@ -89,8 +91,10 @@ class TileOutput {
     return several ? std::min(rows, PanelSums<Acc>::kRows) / m : 1;
   }
   /// The last products of a tile (none: its batch is 0), then what is fused: it belongs at `offset` in
-  /// the output, its second half `jump` further (0 unless in_registers()), from `channel` on.
-  void finish(GemmTile tile, int64_t channel, int64_t offset, T* scratch, PanelSums<Acc>& sums,
+  /// the output, its second half `jump` further (0 unless in_registers()), from `channel` on. The tile is
+  /// completed where it lies: a copy waits until what was just written of it has left the core, and all
+  /// before it (1.5% of the time of ResNet-50's inference on one image in bf16, Zen 5).
+  void finish(GemmTile& tile, int64_t channel, int64_t offset, T* scratch, PanelSums<Acc>& sums,
               int64_t jump = 0) const;
   /// The channels' sums over all blocks, in their order; block i has pixels(i).
   void merge(FunctionRef<int64_t(int64_t)> pixels) const;

@@ -33,8 +33,13 @@ class TapEngine {
             const SourceMap& map, const EpilogueFusion& epilogue, T* output);
   void run() {
     if (cut_.shared_items > 0) copy_shared();
-    parallel_for(cut_.cells(),
-                 [&](int64_t cell) { run_cell(cell / cut_.parts, cell % cut_.parts); });
+    parallel_for(cut_.cells(), cut_.pieces, [&](int64_t cell, int64_t begin, int64_t end) {
+      const int64_t index = cell / cut_.parts;
+      Block block = cut_.grid[index];
+      const int64_t first = block.rows * begin / cut_.pieces, last = block.rows * end / cut_.pieces;
+      block.row += first, block.rows = last - first;
+      if (block.rows > 0) run_cell(index, block, cell % cut_.parts);
+    });
     output_.merge([&](int64_t block) { return cut_.pixels_of(cut_.grid[block]); });
   }
 
@@ -59,7 +64,8 @@ class TapEngine {
   void copy_source(const Block& block, int64_t group, Extent channels, Operand* to) const;
   void copy_shared() const;
   void copy_once(int64_t block, int64_t group) const;
-  void run_cell(int64_t block, int64_t part) const;
+  /// Some panels of a block, or of some of its rows.
+  void run_cell(int64_t block_index, const Block& block, int64_t part) const;
   void run_panel(const Block& block, const PhaseWork& work, const Panel& panel, const Operand* a,
                  PanelSums<Acc>& sums) const;
 
@@ -92,7 +98,7 @@ TapEngine<T, Operand>::TapEngine(const ConvPlan& plan, const TapConv& conv, cons
                                  const EpilogueFusion& epilogue, T* output)
     : conv_(conv),
       gemm_(*plan.gemm),
-      cut_(plan, conv, map.scale != nullptr),
+      cut_(plan, conv, map.scale != nullptr, epilogue.first != nullptr),
       bf16_terms_(plan.bf16_terms),
       source_(source),
       packed_(packed),
@@ -156,8 +162,7 @@ void TapEngine<T, Operand>::copy_once(int64_t block, int64_t group) const {
 }
 
 template <class T, class Operand>
-void TapEngine<T, Operand>::run_cell(int64_t block_index, int64_t part) const {
-  const Block block = cut_.grid[block_index];
+void TapEngine<T, Operand>::run_cell(int64_t block_index, const Block& block, int64_t part) const {
   const std::span<const PhaseWork> work = cut_.work_of(block, work_.get(), runs_.get());
   for (int64_t group = 0; group < conv_.groups; ++group) {
     const Operand* a = scratch_.get();
@@ -189,6 +194,7 @@ template <class T, class Operand>
 void TapEngine<T, Operand>::run_panel(const Block& block, const PhaseWork& work, const Panel& panel,
                                       const Operand* a, PanelSums<Acc>& sums) const {
   TapItems* taps = taps_.get();  // row by row of taps
+  T* const finishing = finishing_.get();
   const void **tap_a = tap_a_.get(), **tap_b = tap_b_.get();
   const int64_t a_term = cut_.term_items(block), b_term = cut_.panel_items() / cut_.terms;
   const int64_t columns = conv_.folded ? 1 : work.x.taps;
@@ -236,23 +242,23 @@ void TapEngine<T, Operand>::run_panel(const Block& block, const PhaseWork& work,
           tap_a[t] = a + from + tap.a + k0;
           tap_b[t] = panel.b + tap.b + k0 * gemm_.nr;
         }
-        const GemmTile tile{.tiles = tiles,
-                            .m = m,
-                            .n = panel.n,
-                            .k = std::min(cut_.k_block, cut_.k - k0),
-                            .batch = batch,
-                            .a = tap_a,
-                            .lda = cut_.a_pixel,
-                            .jump_a = both ? run.jump_a : 0,
-                            .jump_c = direct_ ? jump : 0,
-                            .b = tap_b,
-                            .ahead = quarters > 0 ? ahead : nullptr,
-                            .ahead_step = quarters > 0 ? 64 : 0,
-                            .c = c,
-                            .ldc = ldc,
-                            .accumulate = !first};
+        GemmTile tile{.tiles = tiles,
+                      .m = m,
+                      .n = panel.n,
+                      .k = std::min(cut_.k_block, cut_.k - k0),
+                      .batch = batch,
+                      .a = tap_a,
+                      .lda = cut_.a_pixel,
+                      .jump_a = both ? run.jump_a : 0,
+                      .jump_c = direct_ ? jump : 0,
+                      .b = tap_b,
+                      .ahead = quarters > 0 ? ahead : nullptr,
+                      .ahead_step = quarters > 0 ? 64 : 0,
+                      .c = c,
+                      .ldc = ldc,
+                      .accumulate = !first};
         if (quarters-- > 0) ahead += cut_.panel_items() * tile.k / cut_.k / 4;
-        if (last) output_.finish(tile, panel.first, out, finishing_.get(), sums, jump);
+        if (last) output_.finish(tile, panel.first, out, finishing, sums, jump);
         else if (batch > 0) gemm_.run(tile);
         if (cut_.k_block < cut_.k) sum += rows * gemm_.nr;
       }

@@ -250,21 +250,22 @@ void WinogradEngine::store_panel(const Block& block, int64_t panel, PanelSums<fl
     const int64_t image = block.image + i / block.rows,
                   top = conv_.tile * (block.row + i % block.rows);
     for (int64_t row = 0; row < std::min<int64_t>(conv_.tile, conv_.height - top); ++row)
-      for (int64_t x = 0; x < conv_.width; x += PanelSums<float>::kRows)
+      for (int64_t x = 0; x < conv_.width; x += PanelSums<float>::kRows) {
+        GemmTile tile{.m = std::min(PanelSums<float>::kRows, conv_.width - x),
+                      .n = n,
+                      .k = 0,
+                      .batch = 0,
+                      .a = nullptr,
+                      .lda = 0,
+                      .b = nullptr,
+                      .c = rows + (row * columns + x) * out_pitch_,
+                      .ldc = out_pitch_,
+                      .accumulate = false};
         output_.finish(
-            {.m = std::min(PanelSums<float>::kRows, conv_.width - x),
-             .n = n,
-             .k = 0,
-             .batch = 0,
-             .a = nullptr,
-             .lda = 0,
-             .b = nullptr,
-             .c = rows + (row * columns + x) * out_pitch_,
-             .ldc = out_pitch_,
-             .accumulate = false},
-            channel,
+            tile, channel,
             image * out_strides_.n + (top + row) * out_strides_.y + x * out_strides_.x + channel,
             nullptr, sums);
+      }
   }
 }
 
