@@ -32,15 +32,15 @@ using Kernel = AmxGemm<HardwareTiles>;
 
 }  // namespace
 
-constinit const GemmKernel gemm_bf16_bf16_f32_32x32k2_amx{"gemm_bf16_bf16_f32_32x32k2_amx",
-                                                          Isa::amx,
-                                                          DType::bf16,
-                                                          DType::bf16,
-                                                          DType::f32,
-                                                          Kernel::kMr,
-                                                          Kernel::kNr,
-                                                          Kernel::kKr,
-                                                          Kernel::kKMultiple,
-                                                          Kernel::run};
+constinit const GemmKernel gemm_bf16_bf16_f32_32x32k2_amx{.name = "gemm_bf16_bf16_f32_32x32k2_amx",
+                                                          .isa = Isa::amx,
+                                                          .a = DType::bf16,
+                                                          .b = DType::bf16,
+                                                          .c = DType::f32,
+                                                          .mr = Kernel::kMr,
+                                                          .nr = Kernel::kNr,
+                                                          .kr = Kernel::kKr,
+                                                          .k_multiple = Kernel::kKMultiple,
+                                                          .run = Kernel::run};
 
 }  // namespace quern::kernels

@@ -124,26 +124,26 @@ struct Bf16 {
 
 }  // namespace
 
-constinit const GemmKernel gemm_f32_f32_f32_6x16_avx2{"gemm_f32_f32_f32_6x16_avx2",
-                                                      Isa::avx2,
-                                                      DType::f32,
-                                                      DType::f32,
-                                                      DType::f32,
-                                                      kMr,
-                                                      kNr,
-                                                      1,
-                                                      1,
-                                                      dispatch_rows<F32<false>, kMr>,
-                                                      dispatch_rows<F32<true>, kMr>};
-constinit const GemmKernel gemm_bf16_bf16_f32_6x16k2_avx2{"gemm_bf16_bf16_f32_6x16k2_avx2",
-                                                          Isa::avx2,
-                                                          DType::bf16,
-                                                          DType::bf16,
-                                                          DType::f32,
-                                                          kMr,
-                                                          kNr,
-                                                          2,
-                                                          2,
-                                                          dispatch_rows<Bf16, kMr>};
+constinit const GemmKernel gemm_f32_f32_f32_6x16_avx2{.name = "gemm_f32_f32_f32_6x16_avx2",
+                                                      .isa = Isa::avx2,
+                                                      .a = DType::f32,
+                                                      .b = DType::f32,
+                                                      .c = DType::f32,
+                                                      .mr = kMr,
+                                                      .nr = kNr,
+                                                      .kr = 1,
+                                                      .k_multiple = 1,
+                                                      .run = dispatch_rows<F32<false>, kMr>,
+                                                      .run_outer = dispatch_rows<F32<true>, kMr>};
+constinit const GemmKernel gemm_bf16_bf16_f32_6x16k2_avx2{.name = "gemm_bf16_bf16_f32_6x16k2_avx2",
+                                                          .isa = Isa::avx2,
+                                                          .a = DType::bf16,
+                                                          .b = DType::bf16,
+                                                          .c = DType::f32,
+                                                          .mr = kMr,
+                                                          .nr = kNr,
+                                                          .kr = 2,
+                                                          .k_multiple = 2,
+                                                          .run = dispatch_rows<Bf16, kMr>};
 
 }  // namespace quern::kernels

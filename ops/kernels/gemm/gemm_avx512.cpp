@@ -82,27 +82,28 @@ struct Bf16 {
 
 }  // namespace
 
-constinit const GemmKernel gemm_f32_f32_f32_14x32_avx512{"gemm_f32_f32_f32_14x32_avx512",
-                                                         Isa::avx512,
-                                                         DType::f32,
-                                                         DType::f32,
-                                                         DType::f32,
-                                                         kMr,
-                                                         kNr,
-                                                         1,
-                                                         2,
-                                                         dispatch_rows<F32, kMr>,
-                                                         dispatch_rows<F32Outer, kMr>,
-                                                         true};
-constinit const GemmKernel gemm_bf16_bf16_f32_14x32k2_avx512{"gemm_bf16_bf16_f32_14x32k2_avx512",
-                                                             Isa::avx512,
-                                                             DType::bf16,
-                                                             DType::bf16,
-                                                             DType::f32,
-                                                             kMr,
-                                                             kNr,
-                                                             2,
-                                                             2,
-                                                             dispatch_rows<Bf16, kMr>};
+constinit const GemmKernel gemm_f32_f32_f32_14x32_avx512{.name = "gemm_f32_f32_f32_14x32_avx512",
+                                                         .isa = Isa::avx512,
+                                                         .a = DType::f32,
+                                                         .b = DType::f32,
+                                                         .c = DType::f32,
+                                                         .mr = kMr,
+                                                         .nr = kNr,
+                                                         .kr = 1,
+                                                         .k_multiple = 2,
+                                                         .run = dispatch_rows<F32, kMr>,
+                                                         .run_outer = dispatch_rows<F32Outer, kMr>,
+                                                         .finishes = true};
+constinit const GemmKernel gemm_bf16_bf16_f32_14x32k2_avx512{
+    .name = "gemm_bf16_bf16_f32_14x32k2_avx512",
+    .isa = Isa::avx512,
+    .a = DType::bf16,
+    .b = DType::bf16,
+    .c = DType::f32,
+    .mr = kMr,
+    .nr = kNr,
+    .kr = 2,
+    .k_multiple = 2,
+    .run = dispatch_rows<Bf16, kMr>};
 
 }  // namespace quern::kernels

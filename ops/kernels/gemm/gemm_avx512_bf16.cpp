@@ -84,17 +84,17 @@ struct Bf16Outer {
 }  // namespace
 
 constinit const GemmKernel gemm_bf16_bf16_f32_14x32k2_avx512_bf16{
-    "gemm_bf16_bf16_f32_14x32k2_avx512_bf16",
-    Isa::avx512_bf16,
-    DType::bf16,
-    DType::bf16,
-    DType::f32,
-    kMr,
-    kNr,
-    2,
-    4,
-    dispatch_rows<Bf16, kMr>,
-    dispatch_rows<Bf16Outer, kMr>,
-    true};
+    .name = "gemm_bf16_bf16_f32_14x32k2_avx512_bf16",
+    .isa = Isa::avx512_bf16,
+    .a = DType::bf16,
+    .b = DType::bf16,
+    .c = DType::f32,
+    .mr = kMr,
+    .nr = kNr,
+    .kr = 2,
+    .k_multiple = 4,
+    .run = dispatch_rows<Bf16, kMr>,
+    .run_outer = dispatch_rows<Bf16Outer, kMr>,
+    .finishes = true};
 
 }  // namespace quern::kernels

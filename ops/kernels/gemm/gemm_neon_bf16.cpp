@@ -97,15 +97,15 @@ struct Bf16 {
 }  // namespace
 
 constinit const GemmKernel gemm_bf16_bf16_f32_4x24k4_neon_bf16{
-    "gemm_bf16_bf16_f32_4x24k4_neon_bf16",
-    Isa::neon_bf16,
-    DType::bf16,
-    DType::bf16,
-    DType::f32,
-    kMr,
-    kNr,
-    kKr,
-    kKr,
-    dispatch_rows<Bf16, kMr>};
+    .name = "gemm_bf16_bf16_f32_4x24k4_neon_bf16",
+    .isa = Isa::neon_bf16,
+    .a = DType::bf16,
+    .b = DType::bf16,
+    .c = DType::f32,
+    .mr = kMr,
+    .nr = kNr,
+    .kr = kKr,
+    .k_multiple = kKr,
+    .run = dispatch_rows<Bf16, kMr>};
 
 }  // namespace quern::kernels

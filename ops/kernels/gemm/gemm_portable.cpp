@@ -56,37 +56,38 @@ struct Product {
 
 }  // namespace
 
-constinit const GemmKernel gemm_f32_f32_f32_4x8_portable{"gemm_f32_f32_f32_4x8_portable",
-                                                         Isa::portable,
-                                                         DType::f32,
-                                                         DType::f32,
-                                                         DType::f32,
-                                                         kMr,
-                                                         8,
-                                                         1,
-                                                         1,
-                                                         dispatch_rows<Product<float, float>, kMr>};
+constinit const GemmKernel gemm_f32_f32_f32_4x8_portable{
+    .name = "gemm_f32_f32_f32_4x8_portable",
+    .isa = Isa::portable,
+    .a = DType::f32,
+    .b = DType::f32,
+    .c = DType::f32,
+    .mr = kMr,
+    .nr = 8,
+    .kr = 1,
+    .k_multiple = 1,
+    .run = dispatch_rows<Product<float, float>, kMr>};
 constinit const GemmKernel gemm_bf16_bf16_f32_4x8_portable{
-    "gemm_bf16_bf16_f32_4x8_portable",
-    Isa::portable,
-    DType::bf16,
-    DType::bf16,
-    DType::f32,
-    kMr,
-    8,
-    1,
-    1,
-    dispatch_rows<Product<bfloat16, float>, kMr>};
+    .name = "gemm_bf16_bf16_f32_4x8_portable",
+    .isa = Isa::portable,
+    .a = DType::bf16,
+    .b = DType::bf16,
+    .c = DType::f32,
+    .mr = kMr,
+    .nr = 8,
+    .kr = 1,
+    .k_multiple = 1,
+    .run = dispatch_rows<Product<bfloat16, float>, kMr>};
 constinit const GemmKernel gemm_f64_f64_f64_4x4_portable{
-    "gemm_f64_f64_f64_4x4_portable",
-    Isa::portable,
-    DType::f64,
-    DType::f64,
-    DType::f64,
-    kMr,
-    4,
-    1,
-    1,
-    dispatch_rows<Product<double, double>, kMr>};
+    .name = "gemm_f64_f64_f64_4x4_portable",
+    .isa = Isa::portable,
+    .a = DType::f64,
+    .b = DType::f64,
+    .c = DType::f64,
+    .mr = kMr,
+    .nr = 4,
+    .kr = 1,
+    .k_multiple = 1,
+    .run = dispatch_rows<Product<double, double>, kMr>};
 
 }  // namespace quern::kernels

@@ -28,39 +28,41 @@ void run(const GemmTile& tile) {
 
 }  // namespace
 
-constinit const GemmKernel gemm_f32_f32_f32_8x16_reference{"gemm_f32_f32_f32_8x16_reference",
-                                                           Isa::portable,
-                                                           DType::f32,
-                                                           DType::f32,
-                                                           DType::f32,
-                                                           8,
-                                                           16,
-                                                           1,
-                                                           1,
-                                                           run<float, float, 16, 1, false>,
-                                                           run<float, float, 16, 1, true>};
+constinit const GemmKernel gemm_f32_f32_f32_8x16_reference{
+    .name = "gemm_f32_f32_f32_8x16_reference",
+    .isa = Isa::portable,
+    .a = DType::f32,
+    .b = DType::f32,
+    .c = DType::f32,
+    .mr = 8,
+    .nr = 16,
+    .kr = 1,
+    .k_multiple = 1,
+    .run = run<float, float, 16, 1, false>,
+    .run_outer = run<float, float, 16, 1, true>};
 constinit const GemmKernel gemm_bf16_bf16_f32_8x16k2_reference{
-    "gemm_bf16_bf16_f32_8x16k2_reference",
-    Isa::portable,
-    DType::bf16,
-    DType::bf16,
-    DType::f32,
-    8,
-    16,
-    2,
-    2,
-    run<bfloat16, float, 16, 2, false>,
-    run<bfloat16, float, 16, 2, true>};
-constinit const GemmKernel gemm_f64_f64_f64_8x8_reference{"gemm_f64_f64_f64_8x8_reference",
-                                                          Isa::portable,
-                                                          DType::f64,
-                                                          DType::f64,
-                                                          DType::f64,
-                                                          8,
-                                                          8,
-                                                          1,
-                                                          1,
-                                                          run<double, double, 8, 1, false>,
-                                                          run<double, double, 8, 1, true>};
+    .name = "gemm_bf16_bf16_f32_8x16k2_reference",
+    .isa = Isa::portable,
+    .a = DType::bf16,
+    .b = DType::bf16,
+    .c = DType::f32,
+    .mr = 8,
+    .nr = 16,
+    .kr = 2,
+    .k_multiple = 2,
+    .run = run<bfloat16, float, 16, 2, false>,
+    .run_outer = run<bfloat16, float, 16, 2, true>};
+constinit const GemmKernel gemm_f64_f64_f64_8x8_reference{
+    .name = "gemm_f64_f64_f64_8x8_reference",
+    .isa = Isa::portable,
+    .a = DType::f64,
+    .b = DType::f64,
+    .c = DType::f64,
+    .mr = 8,
+    .nr = 8,
+    .kr = 1,
+    .k_multiple = 1,
+    .run = run<double, double, 8, 1, false>,
+    .run_outer = run<double, double, 8, 1, true>};
 
 }  // namespace quern::kernels
