@@ -211,9 +211,12 @@ TEST_CASE("Rounding stays within the bound of one f32 sum") {
 
 TEST_CASE("Results have the same bits with 1, 2 and 3 threads") {
   const int before = num_threads();
-  for (const char* name :
-       {"3×3, odd", "stem", "3×3, larger than a cache", "3×3, cells that share a block"}) {
-    const ConvProblem p = case_of(name).problem(DType::f32, MemoryFormat::channels_last);
+  // Too large for cells to share one copy of x: those of a block find what their thread copied before.
+  const Case copied_by_threads{
+      .n = 1, .groups = 1, .ic = 16, .oc = 33, .size = {200, 200}, .kernel = {1, 1}, .pad = {1, 1}};
+  for (const Case& c : {case_of("3×3, odd"), case_of("stem"), case_of("3×3, larger than a cache"),
+                        case_of("3×3, cells that share a block"), copied_by_threads}) {
+    const ConvProblem p = c.problem(DType::f32, MemoryFormat::channels_last);
     Data data(p);
     for (auto* values : {&data.x, &data.w, &data.dy})
       for (double& value : *values)
