@@ -1,6 +1,9 @@
 // What a batch norm does a channel, in f64 and kept in the dtype of its parameters: shared by batch_norm
 // and the chains of ops/fused, which differ in how they pass over the pixels.
 #pragma once
+#include <cstddef>
+
+#include "quern/tensor/storage.h"
 #include "quern/tensor/tensor.h"
 
 namespace quern::detail {
@@ -28,10 +31,16 @@ struct ChannelNorm {
   Tensor scale, shift, mean, invstd;
 };
 
-/// Those of the running statistics: inference makes them in every call.
-struct EvaluationNorm {
+/// scale and shift of the running statistics, as ChannelNorm's: inference makes them in every call.
+class EvaluationNorm {
+ public:
   EvaluationNorm(const BatchNorm& norm, DType dtype);
-  Tensor scale, shift;
+  const void* scale() const { return both_.as<std::byte>(); }
+  const void* shift() const { return both_.as<std::byte>() + bytes_; }
+
+ private:
+  int64_t bytes_;  // of each
+  Workspace both_;
 };
 
 /// Of the sums S = Σdy and T = Σdy·(x - mean) over n values, with s = weight·invstd:

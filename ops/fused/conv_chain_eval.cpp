@@ -30,7 +30,7 @@ Tensor room_for(const ConvProblem& p) {
 void run(const ConvPlan& plan, const ConvStage& stage, const Tensor& x, const Tensor& y,
          ForwardFusion finish) {
   const EvaluationNorm norm(norm_of(stage), plan.problem.dtype);
-  finish.scale = norm.scale.raw(), finish.shift = norm.shift.raw();
+  finish.scale = norm.scale(), finish.shift = norm.shift();
   conv_forward(plan, x.raw(), PackedWeight(plan, stage.weight).data(), y.raw(), finish);
 }
 

@@ -1,6 +1,6 @@
 // The engine of forward and dgrad.
 //
-//   for each cell (block of images and rows, range of panels), in parallel
+//   for each cell (block of images and rows, range of panels), in parallel, the last ones in pieces of rows
 //     for each group
 //       copy the block of the source to scratch         aims at half of L2; before, if cells share it
 //       for each panel of nr output channels
