@@ -80,8 +80,15 @@ void accumulate(Variable& leaf, Tensor grad) {
   }
 }
 
-/// The node's backward pass, held to its contract.
+/// The node's backward pass, held to its contract. Unless `again`, what it saved is freed, also if the pass
+/// fails: it may have freed a part of that before.
 Tensors differentiate(Node& node, const Variable& output, Tensor dy, bool again) {
+  struct Release {
+    Node* node;
+    ~Release() {
+      if (node) node->release();
+    }
+  } const at_the_end{again ? nullptr : &node};
   if (node.grad_dtype == GradDType::of_output) dy = raw::to(dy, output.dtype);
   Tensors grads = node.backward(dy, again);
   const auto broken = [&](const std::string& what) {
@@ -111,7 +118,6 @@ void run_backward(Variable& root, Tensor gradient, bool retain_graph) {
       continue;
     }
     Tensors grads = differentiate(*v.node, v, std::move(grad), retain_graph);
-    if (!retain_graph) v.node->release();
     for (size_t i = 0; i < grads.size(); ++i) {
       Variable* input = v.node->inputs[i].get();
       if (input == nullptr) continue;

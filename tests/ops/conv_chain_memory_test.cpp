@@ -80,6 +80,16 @@ TEST_CASE("conv_chain knows when what it saved has changed") {
                     raw::fill_(chain.stages[2].bn_weight.detach(), 1);
                   }),
                   Error);
+
+  // What the failed pass has freed is not asked for again.
+  const Chain chain = differentiable(c, DType::f32, MemoryFormat::channels_last);
+  const Tensor y = fused(chain.x, chain.get());
+  raw::fill_(chain.stages[1].weight.detach(), 1);
+  CHECK_THROWS_AS(y.backward(ones_like(y)), Error);
+  CHECK_THROWS_WITH_AS(y.backward(ones_like(y)),
+                       "[backward] graph: expected one not yet differentiated, got conv_chain's "
+                       "saved tensors freed; pass retain_graph to the first backward()",
+                       Error);
 }
 
 TEST_CASE("outputs of conv_chain that are made again in backward give the same bits") {
