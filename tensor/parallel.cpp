@@ -90,8 +90,8 @@ class FirstError {
 /// A contiguous range of the cells for each thread: neighbours share cache lines and pages, and the next
 /// op that cuts the same tensor finds them in the same core's cache. A thread that is through with its
 /// own helps with the others': cells differ, and so do the cores' other duties (inference of ResNet-50
-/// on two threads spent 5 to 12% of its time waiting for the slower half; of one image still 5% with whole
-/// cells, 1% where the last ones are taken in pieces).
+/// on two threads spent 5 to 12% of its time waiting for the slower half; of one image, 10.5 ms in
+/// bf16, 0.64 ms still with whole cells, 0.15 where the last ones are taken in pieces).
 class Ranges {
  public:
   Ranges(int64_t cells, int64_t pieces, int threads)

@@ -61,6 +61,8 @@ class TapEngine {
              block.row * conv_.y.stride() * cut_.source_strides.y;
     else return nullptr;
   }
+  /// Does each thread copy what its cells read?
+  bool copies() const { return !cut_.in_place && cut_.shared_items == 0; }
   void copy_source(const Block& block, int64_t group, Extent channels, Operand* to) const;
   void copy_shared() const;
   void copy_once(int64_t block, int64_t group) const;
@@ -82,8 +84,8 @@ class TapEngine {
   bool direct_;  // C is the output
 
   // What cells work with.
-  PerThread<Operand> scratch_;          // the source; empty if cells share it or read it in place
-  mutable CachedVector<int64_t> held_;  // by a thread's scratch: block · groups + group, or -1
+  PerThread<Operand> scratch_;          // the source, if it copies()
+  mutable CachedVector<int64_t> held_;  // by its scratch: block · groups + group, or -1
   PerThread<Acc> kept_;  // sums [tile][mr][nr] of a panel; of one tile if each is finished at once
   PerThread<T> finishing_;  // of the output
   PerThread<PhaseWork> work_;
@@ -108,8 +110,8 @@ TapEngine<T, Operand>::TapEngine(const ConvPlan& plan, const TapConv& conv, cons
       output_(epilogue, gemm_, cut_.out_strides, cut_.output_pixel, cut_.output_total,
               cut_.grid.count(), output),
       direct_(output_.direct()),
-      scratch_(cut_.in_place || cut_.shared_items > 0 ? 0 : cut_.scratch_items(cut_.grid[0])),
-      held_(static_cast<size_t>(num_threads()), -1),
+      scratch_(copies() ? cut_.scratch_items(cut_.grid[0]) : 0),
+      held_(static_cast<size_t>(copies() ? num_threads() : 0), -1),
       kept_(direct_ ? 0 : cut_.kept_pixels() * gemm_.nr),
       finishing_(output_.scratch_items(gemm_.mr)),
       work_(cut_.phases()),
