@@ -12,7 +12,7 @@ namespace quern {
 int num_threads();
 /// Error: less than 1. The default is OpenMP's (OMP_NUM_THREADS, the cpuset, the number of cores).
 void set_num_threads(int threads);
-/// 0 ... num_threads()-1 inside parallel_for, else 0: for per-thread scratch, never for results.
+/// 0 ... num_threads()-1 inside parallel_for and with_tasks, else 0: for per-thread scratch, never for results.
 int thread_index();
 
 /// A borrowed callable, two pointers wide.

@@ -9,6 +9,7 @@
 #include "quern/ops/kernels/norm/join.h"
 #include "quern/ops/kernels/norm/join_registry.h"
 #include "quern/tensor/raw.h"
+#include "quern/tensor/tasks.h"
 #include "quern/tensor/verbose.h"
 
 namespace quern {
@@ -189,9 +190,22 @@ struct Trained {
   /// Of x, and of weight, bn_weight and bn_bias of each stage.
   Tensors backward(const Tensor& dout, Needs needs) {
     Tensors gradients(1 + 3 * stages.size());
+    with_tasks([&](Tasks& beside) { pass_all_back(dout, needs, gradients, beside); });
+    return gradients;
+  }
+
+  /// Those of weights are computed beside the others, which wait for nothing but each other.
+  void pass_all_back(const Tensor& dout, Needs needs, Tensors& gradients, Tasks& beside) {
     // Freed now, unless another pass comes: the largest tensors are still to be made.
     const auto done_with = [&](auto&... saved) {
       if (!needs.again()) ((saved = {}), ...);
+    };
+    const auto differentiate_weight = [&](size_t i, Tensor input, const Stage* before, Tensor dy) {
+      Tensor& place = gradients[3 * i + 1];
+      if (needs[3 * i + 1])
+        beside.run([&stage = stages[i], input, before, dy, &place] {
+          place = weight_gradient(stage, input, before, dy);
+        });
     };
     const bool projected = shortcut == Shortcut::projection;
     const bool wanted = shortcut == Shortcut::identity
@@ -199,18 +213,18 @@ struct Trained {
                             : projected && (needs[0] || needs[3 * depth() + 1]);
     auto [dy, dshortcut] = part(dout, wanted, gradients);
     done_with(mask, stages[depth() - 1].y, stages.back().y);
-    for (size_t i = depth(); i-- > 0;) {
-      if (needs[3 * i + 1])
-        gradients[3 * i + 1] =
-            weight_gradient(stages[i], i == 0 ? x.get() : stages[i - 1].y, before(i), dy);
-      if (i == 0) break;
+    for (size_t i = depth() - 1; i > 0; --i) {
+      differentiate_weight(i, stages[i - 1].y, before(i), dy);
       dy = pass_back(i, dy, gradients);
       done_with(stages[i - 1].y);
     }
-    if (projected && needs[3 * depth() + 1])
-      gradients[3 * depth() + 1] = weight_gradient(projection(), x.get(), nullptr, dshortcut);
+    if (needs[1] || (projected && needs[3 * depth() + 1])) {
+      const Tensor input = x.get();
+      differentiate_weight(0, input, nullptr, dy);
+      if (projected) differentiate_weight(depth(), input, nullptr, dshortcut);
+    }
     done_with(x);
-    if (!needs[0]) return gradients;
+    if (!needs[0]) return;
 
     // The projection, which mostly is 1×1 with stride 2, adds to the quarter of the pixels that it has read:
     // the other way round it would write zeros to three, for the branch to read (all dgrads of ResNet-50 in
@@ -221,7 +235,6 @@ struct Trained {
     input_gradient(stages[0], dy, dx, {.residual = add ? dx.raw() : nullptr});
     if (projected) input_gradient(projection(), dshortcut, dx, {.residual = dx.raw()});
     gradients[0] = dx;
-    return gradients;
   }
 };
 

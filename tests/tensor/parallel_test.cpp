@@ -14,28 +14,10 @@
 
 #include "quern/tensor/check.h"
 #include "run_self.h"
+#include "threads.h"
 
 using namespace quern;
-
-namespace {
-
-/// Sets the number of threads for a scope.
-class Threads {
- public:
-  explicit Threads(int threads) : before_(num_threads()) { set_num_threads(threads); }
-  ~Threads() { set_num_threads(before_); }
-
- private:
-  int before_;
-};
-
-/// A denormal times one, computed when asked: 0 where denormals are flushed.
-float denormal_product() {
-  volatile float denormal = std::numeric_limits<float>::denorm_min(), one = 1.0f;
-  return denormal * one;
-}
-
-}  // namespace
+using test::denormal_product, test::Threads;
 
 TEST_CASE("parallel_for: each cell once, for any number of threads and cells") {
   for (int threads : {1, 2, 3, 7}) {

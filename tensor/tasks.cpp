@@ -1,0 +1,156 @@
+#include "quern/tensor/tasks.h"
+
+#include <omp.h>
+
+#include <atomic>
+#include <deque>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "quern/tensor/job.h"
+#include "quern/tensor/verbose.h"
+
+namespace quern {
+
+using namespace detail;
+
+namespace {
+
+/// Waits for what another thread is about to do.
+class Patience {
+ public:
+  void wait() {
+    if (++spins_ % 256 == 0) std::this_thread::yield();  // there may be more threads than cores
+    else relax();
+  }
+
+ private:
+  static void relax() {
+#if defined(__SSE__)
+    _mm_pause();
+#elif defined(__aarch64__)
+    asm volatile("yield");
+#endif
+  }
+  int spins_ = 0;
+};
+
+/// The threads of a with_tasks, what they have open to each other, and the tasks that nobody has begun.
+class TaskTeam final : public Tasks, public Team {
+ public:
+  explicit TaskTeam(int threads) : threads_(threads), desks_(static_cast<size_t>(threads)) {}
+
+  void run(std::function<void()> f) override {
+    const std::lock_guard lock(mutex_);
+    waiting_.push_back(std::move(f));
+    ++unfinished_, ++queued_;
+  }
+
+  void lead(FunctionRef<void(Tasks&)> body) {
+    enter(0);
+    guarded(0, [&] { body(*this); });
+    assist(0);
+  }
+  /// Until all is done.
+  void assist(int thread) {
+    enter(thread);
+    Patience patience;
+    while (unfinished_ > 0)
+      if (!begin_task() && !help(thread)) patience.wait();
+    this_thread = {};
+  }
+  void share(Job& job) override {
+    const int thread = this_thread.index;
+    Desk& desk = desks_[static_cast<size_t>(thread)];
+    desk.job = &job;
+    job.run(thread);
+    desk.job = nullptr;
+    Patience patience;
+    while (desk.guests > 0) patience.wait();
+  }
+  int threads() const override { return threads_; }
+  void rethrow() const { error_.rethrow(); }
+
+ private:
+  /// Where a thread's open parallel_for is found. Whoever looks counts as a guest first, so that it stays.
+  struct alignas(64) Desk {
+    std::atomic<Job*> job = nullptr;
+    std::atomic<int> guests = 0;
+  };
+
+  void enter(int thread) { this_thread = {.index = thread, .team = this}; }
+  template <class F>
+  void guarded(int64_t order, F f) {
+    try {
+      f();
+    } catch (...) {
+      error_.offer(order, std::current_exception());
+      const std::lock_guard lock(mutex_);
+      unfinished_ -= static_cast<int>(waiting_.size());
+      waiting_.clear();
+      queued_ = 0;
+    }
+    --unfinished_;
+  }
+  bool begin_task() {
+    if (queued_ == 0) return false;
+    std::function<void()> task;
+    int64_t order;
+    {
+      const std::lock_guard lock(mutex_);
+      if (waiting_.empty()) return false;
+      task = std::move(waiting_.front());
+      waiting_.pop_front();
+      --queued_;
+      order = ++begun_;
+    }
+    guarded(order, task);
+    return true;
+  }
+  /// With the parallel_for of some other thread.
+  bool help(int thread) {
+    for (int i = 1; i < threads_; ++i) {
+      Desk& desk = desks_[static_cast<size_t>((thread + i) % threads_)];
+      if (desk.job == nullptr) continue;
+      ++desk.guests;
+      Job* const job = desk.job;
+      const bool helped = job && job->run(thread);
+      --desk.guests;
+      if (helped) return true;
+    }
+    return false;
+  }
+
+  const int threads_;
+  std::vector<Desk> desks_;
+  std::atomic<int> unfinished_ = 1, queued_ = 0;  // the body and the tasks; tasks not begun
+  std::mutex mutex_;
+  std::deque<std::function<void()>> waiting_;
+  int64_t begun_ = 0;
+  FirstError error_;
+};
+
+/// Tasks where there is nobody to leave them to.
+class AtOnce final : public Tasks {
+ public:
+  void run(std::function<void()> f) override { f(); }
+};
+
+}  // namespace
+
+void with_tasks(FunctionRef<void(Tasks&)> body) {
+  const int threads = num_threads();
+  const bool alone = threads == 1 || this_thread.index >= 0;
+  if (alone || verbosity() != Verbosity::off) {
+    AtOnce tasks;
+    return body(tasks);
+  }
+  TaskTeam team(threads);
+#pragma omp parallel num_threads(threads)
+  if (omp_get_thread_num() == 0) team.lead(body);
+  else team.assist(omp_get_thread_num());
+  team.rethrow();
+}
+
+}  // namespace quern
