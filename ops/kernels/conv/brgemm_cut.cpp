@@ -24,6 +24,13 @@ int64_t pass_of_k(const TapCut& cut) {
   return std::min(cut.k, round_up(even_piece(cut.k, std::max(fit, line)), line));
 }
 
+/// Bytes of A that a step of a tile reads, in whole lines. Of 128 the CPU brings the second line with the first.
+int64_t step_of_source(const TapCut& cut) {
+  const bool dense =
+      cut.in_place && cut.max_taps == 1 && cut.a_pixel == cut.k && cut.k_block == cut.k;
+  return dense ? round_up(cut.gemm.mr * 2 * cut.gemm.kr * cut.item, 64) : 0;
+}
+
 /// Where few blocks leave each to many cells, all read one copy (ResNet-50's 2048->512 at 7×7 on one
 /// image took 1.2 times as long when each of its 16 cells made its own); not where all copies together
 /// are far from fitting in L2, in which a cell finds its own.
@@ -92,6 +99,7 @@ TapCut::TapCut(const ConvPlan& plan, const TapConv& conv, bool maps, bool sums)
       output_pixel(out_strides.x * conv.x.output_step),
       max_taps(most_taps(conv)),
       k_block(pass_of_k(*this)),
+      source_step(step_of_source(*this)),
       panels(panel_count(gemm, conv.output_channels)),
       grid(BlockGrid::within(conv.images, conv.y.longest_phase(), cache_sizes().l2 / 2,
                              [&](int64_t rows) {
