@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <span>
 
+#include "quern/ops/kernels/conv/ahead.h"
 #include "quern/ops/kernels/conv/brgemm_cut.h"
 #include "quern/tensor/dtype.h"
 #include "quern/tensor/parallel.h"
@@ -69,8 +70,9 @@ class TapEngine {
   void copy_once(int64_t block, int64_t group) const;
   /// Some panels of a block, or of some of its rows.
   void run_cell(int64_t block_index, const Block& block, int64_t part) const;
+  Ahead ahead(int64_t block_index, int64_t part) const;
   void run_panel(const Block& block, const PhaseWork& work, const Panel& panel, const Operand* a,
-                 PanelSums<Acc>& sums) const;
+                 PanelSums<Acc>& sums, Ahead& next_block) const;
 
   const TapConv& conv_;
   const GemmKernel& gemm_;
@@ -167,6 +169,7 @@ void TapEngine<T, Operand>::copy_once(int64_t block, int64_t group) const {
 template <class T, class Operand>
 void TapEngine<T, Operand>::run_cell(int64_t block_index, const Block& block, int64_t part) const {
   const std::span<const PhaseWork> work = cut_.work_of(block, work_.get(), runs_.get());
+  Ahead next_block = ahead(block_index, part);
   for (int64_t group = 0; group < conv_.groups; ++group) {
     const Operand* a = scratch_.get();
     if (cut_.in_place) a = source_in_place(block, group);
@@ -187,17 +190,37 @@ void TapEngine<T, Operand>::run_cell(int64_t block_index, const Block& block, in
       PanelSums<Acc> panel_sums = output_.sums(block_index, panel.first, panel.n);
       for (const PhaseWork& phase : work) {
         if (phase.y.taps * phase.x.taps == 0 && output_.adds_in_place()) continue;  // adds nothing
-        run_panel(block, phase, panel, a, panel_sums);
+        run_panel(block, phase, panel, a, panel_sums, next_block);
       }
       panel_sums.flush();
     }
   }
 }
 
+/// What this thread copies after the last cell of a block (training ResNet-50 in bf16 on 16 images, one thread of Zen 4:
+/// forward 0.97 of the time, 64->256 channels at 56×56 and the 3×3 there 0.94; dgrads 0.98).
+template <class T, class Operand>
+Ahead TapEngine<T, Operand>::ahead(int64_t block_index, int64_t part) const {
+  Ahead ahead;
+  const ImageStrides& strides = cut_.source_strides;
+  const bool last = part + 1 == cut_.parts && block_index + 1 < cut_.grid.count();
+  if (!copies() || strides.c != 1 || conv_.y.planes < conv_.y.step || !last) return ahead;
+  const Block next = cut_.grid[block_index + 1];
+  const int64_t begin = std::max<int64_t>(0, conv_.y.source_at(0, next.row, 0));
+  const int64_t end =
+      std::min(conv_.y.source, conv_.y.source_at(0, next.row + next.rows, conv_.y.reach));
+  const int64_t row = strides.y * static_cast<int64_t>(sizeof(T));
+  if (begin < end)
+    ahead.add(source_ + next.image * strides.n + begin * strides.y, row, row,
+              (next.images - 1) * conv_.y.source + end - begin);
+  return ahead;
+}
+
 /// One panel of output channels of one phase.
 template <class T, class Operand>
 void TapEngine<T, Operand>::run_panel(const Block& block, const PhaseWork& work, const Panel& panel,
-                                      const Operand* a, PanelSums<Acc>& sums) const {
+                                      const Operand* a, PanelSums<Acc>& sums,
+                                      Ahead& next_block) const {
   TapItems* taps = taps_.get();  // row by row of taps
   T* const finishing = finishing_.get();
   const void **tap_a = tap_a_.get(), **tap_b = tap_b_.get();
@@ -218,12 +241,15 @@ void TapEngine<T, Operand>::run_panel(const Block& block, const PhaseWork& work,
     Acc* sum = kept_.get();
     // Weights that come from memory are asked for a panel ahead, by four tiles, which have time for a
     // quarter of it each (inference of ResNet-50 on one image in bf16, Zen 5: 2%).
-    const Operand* ahead = panel.next ? panel.next + cut_.panel_items() * k0 / cut_.k : nullptr;
-    int64_t quarters = ahead ? 4 : 0;
-    // Then the pixels of the next tile, by the panel that brings them to L2: too few follow each other in a row of
-    // A for the CPU's own prefetchers (training ResNet-50 in bf16 on 16 images, Zen 4: dgrad of 64->256 channels
-    // at 56×56 takes 0.83 of the time, all dgrads 0.98).
-    const int64_t source_step = panel.first_of_cell ? cut_.source_step : 0;
+    const Operand* weights = panel.next ? panel.next + cut_.panel_items() * k0 / cut_.k : nullptr;
+    int64_t quarters = weights ? 4 : 0;
+    const auto fetched = [&](int64_t steps, const Operand* next_tile) -> Ahead::Lines {
+      if (quarters > 0) return {weights, 64};
+      // The panel that brings A to L2 reads too little in a row for the CPU's own prefetchers (training ResNet-50 in
+      // bf16 on 16 images, Zen 4: dgrad of 64->256 channels at 56×56 0.83 of the time, all dgrads 0.98).
+      if (panel.first_of_cell && cut_.source_step > 0) return {next_tile, cut_.source_step};
+      return next_block.next(steps, nullptr);
+    };
     for (const Run& run : work.runs) {
       const int64_t begin = run.rows.begin * row_taps;
       const int64_t batch = (run.rows.end - run.rows.begin) * row_taps;
@@ -246,6 +272,9 @@ void TapEngine<T, Operand>::run_panel(const Block& block, const PhaseWork& work,
         // No tap reaches these pixels.
         if (batch == 0 && first)
           for (int64_t j = 0; j < m; ++j) std::fill_n(c + j * ldc, panel.n, Acc{});
+        const int64_t k = std::min(cut_.k_block, cut_.k - k0);
+        const Ahead::Lines lines =
+            fetched(tiles * batch * k / (2 * gemm_.kr), a + from + rows * cut_.a_pixel);
         for (int64_t t = 0; t < batch; ++t) {
           const TapItems& tap = taps[begin + t];
           tap_a[t] = a + from + tap.a + k0;
@@ -254,21 +283,19 @@ void TapEngine<T, Operand>::run_panel(const Block& block, const PhaseWork& work,
         GemmTile tile{.tiles = tiles,
                       .m = m,
                       .n = panel.n,
-                      .k = std::min(cut_.k_block, cut_.k - k0),
+                      .k = k,
                       .batch = batch,
                       .a = tap_a,
                       .lda = cut_.a_pixel,
                       .jump_a = both ? run.jump_a : 0,
                       .jump_c = direct_ ? jump : 0,
                       .b = tap_b,
-                      .ahead = quarters > 0      ? ahead
-                               : source_step > 0 ? a + from + rows * cut_.a_pixel
-                                                 : nullptr,
-                      .ahead_step = quarters > 0 ? 64 : source_step,
+                      .ahead = lines.at,
+                      .ahead_step = lines.step,
                       .c = c,
                       .ldc = ldc,
                       .accumulate = !first};
-        if (quarters-- > 0) ahead += cut_.panel_items() * tile.k / cut_.k / 4;
+        if (quarters-- > 0) weights += cut_.panel_items() * k / cut_.k / 4;
         if (last) output_.finish(tile, panel.first, out, finishing, sums, jump);
         else if (batch > 0) gemm_.run(tile);
         if (cut_.k_block < cut_.k) sum += rows * gemm_.nr;
