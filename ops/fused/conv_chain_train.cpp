@@ -1,5 +1,7 @@
 // conv_chain in training: the forward pass of each stage leaves what its convolution summed up and a
 // batch norm a channel, and the backward pass goes from there. Nothing that is normalised is stored.
+#include <optional>
+
 #include "quern/autograd/accumulate.h"
 #include "quern/autograd/node.h"
 #include "quern/ops/convert.h"
@@ -243,15 +245,26 @@ struct Trained {
 Tensor detail::conv_chain_train(const Tensor& x_any, const ConvChain& chain, bool recorded) {
   const Tensor x = contiguous(x_any, MemoryFormat::channels_last);
   const auto trained = std::make_shared<Trained>(SavedTensor(kOp, x), chain.shortcut);
+  std::vector<Stage>& stages = trained->stages;
   Tensors inputs{x};
-  const auto run = [&](const ConvStage& stage, const Tensor& input, const Stage* before) {
-    trained->stages.push_back(run_forward(stage, input, before));
+  const auto add_inputs = [&](const ConvStage& stage) {
     inputs.insert(inputs.end(), {stage.weight, stage.bn_weight, stage.bn_bias});
   };
-  run(chain.stages[0], x, nullptr);
-  for (const ConvStage& stage : chain.stages.subspan(1))
-    run(stage, trained->stages.back().y, &trained->stages.back());
-  if (chain.shortcut == ConvChain::Shortcut::projection) run(chain.projection, x, nullptr);
+  const bool projected = chain.shortcut == ConvChain::Shortcut::projection;
+  std::optional<Stage> projection;
+  with_tasks([&](Tasks& beside) {
+    if (projected)
+      beside.run([&] { projection.emplace(run_forward(chain.projection, x, nullptr)); });
+    for (const ConvStage& stage : chain.stages) {
+      const Stage* before = stages.empty() ? nullptr : &stages.back();
+      stages.push_back(run_forward(stage, before ? before->y : x, before));
+      add_inputs(stage);
+    }
+  });
+  if (projected) {
+    stages.push_back(*std::move(projection));
+    add_inputs(chain.projection);
+  }
 
   if (!recorded) return contiguous(trained->join(x), x_any.format());
   trained->make_mask();
