@@ -21,8 +21,4 @@ inline std::string to_string(Pair pair) { return fmt::format("({},{})", pair.h, 
 }  // namespace quern
 
 template <>
-struct fmt::formatter<quern::Pair> : quern::TextFormatter {
-  auto format(quern::Pair pair, format_context& ctx) const {
-    return write(quern::to_string(pair), ctx);
-  }
-};
+struct fmt::formatter<quern::Pair> : quern::TextFormatter<quern::Pair> {};

@@ -72,8 +72,4 @@ decltype(auto) visit_floating(std::string_view op, DType dtype, F&& f) {
 }  // namespace quern
 
 template <>
-struct fmt::formatter<quern::DType> : quern::TextFormatter {
-  auto format(quern::DType dtype, format_context& ctx) const {
-    return write(quern::to_string(dtype), ctx);
-  }
-};
+struct fmt::formatter<quern::DType> : quern::TextFormatter<quern::DType> {};

@@ -19,8 +19,4 @@ constexpr std::string_view to_string(MemoryFormat format) {
 }  // namespace quern
 
 template <>
-struct fmt::formatter<quern::MemoryFormat> : quern::TextFormatter {
-  auto format(quern::MemoryFormat format, format_context& ctx) const {
-    return write(quern::to_string(format), ctx);
-  }
-};
+struct fmt::formatter<quern::MemoryFormat> : quern::TextFormatter<quern::MemoryFormat> {};

@@ -85,8 +85,4 @@ int normalize_dim(std::string_view op, int64_t dim, int rank);
 }  // namespace quern
 
 template <>
-struct fmt::formatter<quern::Dims> : quern::TextFormatter {
-  auto format(const quern::Dims& dims, format_context& ctx) const {
-    return write(quern::to_string(dims), ctx);
-  }
-};
+struct fmt::formatter<quern::Dims> : quern::TextFormatter<quern::Dims> {};

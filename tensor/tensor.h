@@ -109,7 +109,7 @@ class Tensor {
 using Tensors = std::vector<Tensor>;
 
 /// "f32 [16,64,56,56]": what an error message says of an argument.
-inline std::string describe(const Tensor& t) { return t.defined() ? t.describe() : "undefined"; }
+inline std::string to_string(const Tensor& t) { return t.defined() ? t.describe() : "undefined"; }
 
 // Factories. Errors: a negative size, or a size in bytes that does not fit.
 Tensor empty(const Shape& shape, DType dtype = DType::f32,
@@ -148,8 +148,4 @@ Tensor from_vector(const std::vector<T>& values) {
 
 /// So that a check may name a tensor and pay for the text only when it fails.
 template <>
-struct fmt::formatter<quern::Tensor> : quern::TextFormatter {
-  auto format(const quern::Tensor& t, format_context& ctx) const {
-    return write(quern::describe(t), ctx);
-  }
-};
+struct fmt::formatter<quern::Tensor> : quern::TextFormatter<quern::Tensor> {};

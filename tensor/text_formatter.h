@@ -3,16 +3,15 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <string_view>
 
 namespace quern {
 
-/// Base of a fmt::formatter whose type prints as one text, by "{}" alone.
+/// Base of the fmt::formatter of a T that prints as its to_string, by "{}" alone.
+template <class T>
 struct TextFormatter {
   constexpr auto parse(fmt::format_parse_context& ctx) { return ctx.begin(); }
-
- protected:
-  static auto write(std::string_view text, fmt::format_context& ctx) {
+  auto format(const T& value, fmt::format_context& ctx) const {
+    const auto& text = to_string(value);
     return std::copy(text.begin(), text.end(), ctx.out());
   }
 };

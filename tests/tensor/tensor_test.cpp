@@ -116,10 +116,10 @@ TEST_CASE("tensor: access") {
 }
 
 TEST_CASE("tensor: describe") {
-  CHECK(describe(Tensor()) == "undefined");
-  CHECK(describe(empty({2, 3})) == "f32 [2,3]");
+  CHECK(to_string(Tensor()) == "undefined");
+  CHECK(to_string(empty({2, 3})) == "f32 [2,3]");
   CHECK(fmt::format("{} and {}", empty({2, 3}), Tensor()) == "f32 [2,3] and undefined");
-  CHECK(describe(empty({2, 3, 4, 4}, DType::bf16, MemoryFormat::channels_last)) ==
+  CHECK(to_string(empty({2, 3, 4, 4}, DType::bf16, MemoryFormat::channels_last)) ==
         "bf16 [2,3,4,4] channels_last");
-  CHECK(describe(raw::transpose(empty({2, 3}), 0, 1)) == "f32 [3,2] strides [1,3]");
+  CHECK(to_string(raw::transpose(empty({2, 3}), 0, 1)) == "f32 [3,2] strides [1,3]");
 }
