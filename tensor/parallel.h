@@ -10,6 +10,7 @@
 namespace quern {
 
 int num_threads();
+/// Not while another thread is inside an op, whose scratch is made for as many as there were before.
 /// Error: less than 1. The default is OpenMP's (OMP_NUM_THREADS, the cpuset, the number of cores).
 void set_num_threads(int threads);
 /// 0 ... num_threads()-1 inside parallel_for and with_tasks, else 0: for per-thread scratch, never for results.

@@ -33,7 +33,7 @@ class Patience {
     asm volatile("yield");
 #endif
   }
-  int spins_ = 0;
+  unsigned spins_ = 0;
 };
 
 /// The threads of a with_tasks, what they have open to each other, and the tasks that nobody has begun.
@@ -81,7 +81,7 @@ class TaskTeam final : public Tasks, public Team {
 
   void enter(int thread) { this_thread = {.index = thread, .team = this}; }
   template <class F>
-  void guarded(int64_t order, F f) {
+  void guarded(int64_t order, F&& f) {
     try {
       f();
     } catch (...) {

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "quern/autograd/accumulate.h"
+#include "quern/autograd/grad_mode.h"
 #include "quern/autograd/node.h"
 #include "quern/ops/convert.h"
 #include "quern/ops/fused/conv_stage.h"
@@ -55,26 +56,25 @@ void report(VerboseOp& line, const char* kernel, const Stage& stage) {
              fmt::format("{}:channels_last", stage.problem.dtype));
 }
 
-/// `before`: the stage whose y is x, normalised on the way.
-Stage run_forward(const ConvStage& stage, const Tensor& x, const Stage* before) {
+/// `before`: the stage whose y is x, normalised on the way. `moments`: of what is returned.
+Stage run_forward(const ConvStage& stage, const Tensor& x, const Stage* before, Moments& moments) {
   const BatchNorm norm = norm_of(stage);
   const ConvProblem p = problem_of(stage, x.shape(), x.dtype());
   const double count = static_cast<double>(p.n * p.oh * p.ow);
   const Tensor y = empty(output_shape(p), p.dtype, p.format);
-  const Moments moments(p.oc);
   double *mean = moments.mean.data<double>(), *var = moments.var.data<double>();
   const ConvPlan plan = conv_plan(p, ConvPass::forward);
   conv_forward(plan, x.raw(), PackedWeight(plan, stage.weight).data(), y.raw(),
                {.source = before ? before->map() : SourceMap{}, .mean = mean, .m2 = var});
   for (int64_t c = 0; c < p.oc; ++c) var[c] /= count;
-  update_running(norm, moments, count);
   return {p, SavedTensor(kOp, stage.weight), SavedTensor(kOp, norm.weight), y,
           ChannelNorm(norm, moments, p.dtype)};
 }
 
-/// `before`: as in run_forward.
-Tensor weight_gradient(const Stage& stage, const Tensor& x, const Stage* before, const Tensor& dy) {
-  const Tensor dw = empty(stage.weight.get().shape(), stage.norm.scale.dtype());
+/// `before`: as in run_forward. `shape`: of the weight.
+Tensor weight_gradient(const Stage& stage, const Shape& shape, const Tensor& x, const Stage* before,
+                       const Tensor& dy) {
+  const Tensor dw = empty(shape, stage.norm.scale.dtype());
   conv_wgrad(conv_plan(stage.problem, ConvPass::wgrad), x.raw(), dy.raw(), dw.raw(),
              before ? before->map() : SourceMap{});
   return dw;
@@ -198,16 +198,18 @@ struct Trained {
 
   /// Those of weights are computed beside the others, which wait for nothing but each other.
   void pass_all_back(const Tensor& dout, Needs needs, Tensors& gradients, Tasks& beside) {
-    // Freed now, unless another pass comes: the largest tensors are still to be made.
+    // Freed as soon as the tasks are through with it, too, unless another pass comes: the largest tensors are
+    // still to be made.
     const auto done_with = [&](auto&... saved) {
       if (!needs.again()) ((saved = {}), ...);
     };
     const auto differentiate_weight = [&](size_t i, Tensor input, const Stage* before, Tensor dy) {
+      if (!needs[3 * i + 1]) return;
+      const Stage& stage = stages[i];
       Tensor& place = gradients[3 * i + 1];
-      if (needs[3 * i + 1])
-        beside.run([&stage = stages[i], input, before, dy, &place] {
-          place = weight_gradient(stage, input, before, dy);
-        });
+      beside.run([&stage, &place, shape = stage.weight.get().shape(), input, before, dy] {
+        place = weight_gradient(stage, shape, input, before, dy);
+      });
     };
     const bool projected = shortcut == Shortcut::projection;
     const bool wanted = shortcut == Shortcut::identity
@@ -247,24 +249,30 @@ Tensor detail::conv_chain_train(const Tensor& x_any, const ConvChain& chain, boo
   const auto trained = std::make_shared<Trained>(SavedTensor(kOp, x), chain.shortcut);
   std::vector<Stage>& stages = trained->stages;
   Tensors inputs{x};
-  const auto add_inputs = [&](const ConvStage& stage) {
+  const auto add = [&](const ConvStage& stage, Stage done, const Moments& moments) {
+    update_running(norm_of(stage), moments, done.count());
+    stages.push_back(std::move(done));
     inputs.insert(inputs.end(), {stage.weight, stage.bn_weight, stage.bn_bias});
   };
+  const auto moments_of = [](const ConvStage& stage) { return Moments(stage.weight.size(0)); };
   const bool projected = chain.shortcut == ConvChain::Shortcut::projection;
+  std::optional<Moments> projection_moments;
   std::optional<Stage> projection;
   with_tasks([&](Tasks& beside) {
-    if (projected)
-      beside.run([&] { projection.emplace(run_forward(chain.projection, x, nullptr)); });
+    if (projected) {
+      projection_moments = moments_of(chain.projection);
+      beside.run([&, recording = grad_enabled()] {
+        const GradMode mode(recording);  // of the calling thread: packed weights are kept or not
+        projection.emplace(run_forward(chain.projection, x, nullptr, *projection_moments));
+      });
+    }
     for (const ConvStage& stage : chain.stages) {
       const Stage* before = stages.empty() ? nullptr : &stages.back();
-      stages.push_back(run_forward(stage, before ? before->y : x, before));
-      add_inputs(stage);
+      Moments moments = moments_of(stage);
+      add(stage, run_forward(stage, before ? before->y : x, before, moments), moments);
     }
   });
-  if (projected) {
-    stages.push_back(*std::move(projection));
-    add_inputs(chain.projection);
-  }
+  if (projected) add(chain.projection, *std::move(projection), *projection_moments);
 
   if (!recorded) return contiguous(trained->join(x), x_any.format());
   trained->make_mask();

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <stdexcept>
 #include <thread>
@@ -137,6 +138,79 @@ TEST_CASE("with_tasks: an exception of the body, of a task, of a cell comes back
     CHECK(count == 11);
     CHECK(thread_index() == 0);
   }
+}
+
+TEST_CASE("with_tasks: tasks begin in their order, also those that tasks give") {
+  for (int threads : {1, 2}) {
+    const Threads guard(threads);
+    std::vector<int> order;  // of one thread: the other is in the body until they are through
+    std::atomic<int> left = 6;
+    with_tasks([&](Tasks& beside) {
+      for (int i = 0; i < 3; ++i)
+        beside.run([&, i] {
+          order.push_back(i);
+          beside.run([&, i] { order.push_back(10 + i), --left; });
+          --left;
+        });
+      while (left > 0) std::this_thread::yield();
+    });
+    if (threads == 1) CHECK(order == std::vector{0, 10, 1, 11, 2, 12});
+    else CHECK(order == std::vector{0, 1, 2, 10, 11, 12});
+  }
+}
+
+TEST_CASE(
+    "with_tasks: the body's exception goes before a task's, and tasks not begun are dropped") {
+  const Threads guard(2);
+  const auto patience = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+  for (bool task_fails : {false, true}) {
+    CAPTURE(task_fails);
+    const auto held = std::make_shared<int>();  // by the tasks that wait
+    std::atomic<bool> begun = false;
+    std::atomic<int> later = 0;
+    const auto body = [&](Tasks& beside) {
+      beside.run([&] {
+        begun = true;
+        while (held.use_count() > 1 && std::chrono::steady_clock::now() < patience)
+          std::this_thread::yield();
+        if (task_fails) throw std::runtime_error("task");
+      });
+      for (int i = 0; i < 5; ++i) beside.run([&later, held] { ++later; });
+      while (!begun) std::this_thread::yield();
+      throw std::runtime_error("body");
+    };
+    CHECK_THROWS_WITH_AS(with_tasks(body), "body", std::runtime_error);
+    CHECK(later == 0);
+  }
+  // Of two tasks that fail, the first.
+  std::atomic<int> begun = 0;
+  const Threads three(3);
+  const auto fail = [&](const char* what) {
+    ++begun;
+    while (begun < 2) std::this_thread::yield();
+    throw std::runtime_error(what);
+  };
+  const auto two = [&](Tasks& beside) {
+    beside.run([&] { fail("first"); });
+    beside.run([&] { fail("second"); });
+  };
+  CHECK_THROWS_WITH_AS(with_tasks(two), "first", std::runtime_error);
+}
+
+TEST_CASE("with_tasks: inside a task its tasks run at once, its cells on all threads") {
+  const Threads guard(2);
+  std::atomic<int> runs = 0, cells = 0;
+  with_tasks([&](Tasks& beside) {
+    beside.run([&] {
+      with_tasks([&](Tasks& inner) {
+        inner.run([&] { ++runs; });
+        CHECK(runs == 1);
+        parallel_for(10, [&](int64_t) { ++cells; });
+      });
+    });
+  });
+  CHECK(runs == 1);
+  CHECK(cells == 10);
 }
 
 #if defined(__SSE__) || defined(__aarch64__)

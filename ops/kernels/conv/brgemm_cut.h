@@ -44,9 +44,8 @@ struct TapCut {
   int64_t a_pixel, output_pixel;  // between neighbouring outputs of a run
   int64_t max_taps;               // products that make one tile, at most
   int64_t k_block;                // of one pass over a product
-  int64_t
-      source_step;  // of A where it is read from one end to the other, by the tiles' steps; else 0
-  int64_t panels;   // of a group's output channels
+  int64_t source_step;            // bytes of A a step of a tile, where all of A is dense; else 0
+  int64_t panels;                 // of a group's output channels
   BlockGrid grid;
   int64_t parts;         // of the panels; cells are these times the grid's blocks
   int64_t pieces;        // of a cell's rows, which may be computed apart

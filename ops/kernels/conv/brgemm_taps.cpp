@@ -197,14 +197,15 @@ void TapEngine<T, Operand>::run_cell(int64_t block_index, const Block& block, in
   }
 }
 
-/// What this thread copies after the last cell of a block (training ResNet-50 in bf16 on 16 images, one thread of Zen 4:
-/// forward 0.97 of the time, 64->256 channels at 56×56 and the 3×3 there 0.94; dgrads 0.98).
+/// What this thread copies after the last cell of a block (training ResNet-50 in bf16 on 16 images, one thread
+/// of Zen 4: forward 0.97 of the time, 64->256 channels at 56×56 and the 3×3 there 0.94; dgrads 0.98).
 template <class T, class Operand>
 Ahead TapEngine<T, Operand>::ahead(int64_t block_index, int64_t part) const {
   Ahead ahead;
   const ImageStrides& strides = cut_.source_strides;
   const bool last = part + 1 == cut_.parts && block_index + 1 < cut_.grid.count();
-  if (!copies() || strides.c != 1 || conv_.y.planes < conv_.y.step || !last) return ahead;
+  const bool all_of_it = strides.c == 1 && conv_.groups == 1 && conv_.y.planes == conv_.y.step;
+  if (!copies() || !all_of_it || !last) return ahead;
   const Block next = cut_.grid[block_index + 1];
   const int64_t begin = std::max<int64_t>(0, conv_.y.source_at(0, next.row, 0));
   const int64_t end =
@@ -245,8 +246,9 @@ void TapEngine<T, Operand>::run_panel(const Block& block, const PhaseWork& work,
     int64_t quarters = weights ? 4 : 0;
     const auto fetched = [&](int64_t steps, const Operand* next_tile) -> Ahead::Lines {
       if (quarters > 0) return {weights, 64};
-      // The panel that brings A to L2 reads too little in a row for the CPU's own prefetchers (training ResNet-50 in
-      // bf16 on 16 images, Zen 4: dgrad of 64->256 channels at 56×56 0.83 of the time, all dgrads 0.98).
+      // The panel that brings A to L2 reads too little in a row for the CPU's own prefetchers (training
+      // ResNet-50 in bf16 on 16 images, Zen 4: dgrad of 64->256 channels at 56×56 takes 0.83 of the
+      // time, all dgrads 0.98).
       if (panel.first_of_cell && cut_.source_step > 0) return {next_tile, cut_.source_step};
       return next_block.next(steps, nullptr);
     };
