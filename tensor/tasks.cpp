@@ -11,6 +11,10 @@
 #include "quern/tensor/job.h"
 #include "quern/tensor/verbose.h"
 
+#ifdef __SSE__
+#include <xmmintrin.h>
+#endif
+
 namespace quern {
 
 using namespace detail;
@@ -124,7 +128,8 @@ class TaskTeam final : public Tasks, public Team {
 
   const int threads_;
   std::vector<Desk> desks_;
-  std::atomic<int> unfinished_ = 1, queued_ = 0;  // the body and the tasks; tasks not begun
+  std::atomic<int> unfinished_ = 1;  // the body and the tasks
+  std::atomic<int> queued_ = 0;      // as waiting_ has, to be seen without the lock
   std::mutex mutex_;
   std::deque<std::function<void()>> waiting_;
   int64_t begun_ = 0;

@@ -9,8 +9,8 @@ namespace quern {
 /// What runs beside the body of a with_tasks.
 class Tasks {
  public:
-  /// Takes f, to run it on some thread before with_tasks returns. Tasks begin in their order. A thread has
-  /// modes of its own (autograd/grad_mode.h): f sees those of the caller only if it brings them.
+  /// Takes f, to run it on some thread before with_tasks returns. Tasks begin in their order. Of what is
+  /// set for a thread, such as whether history is recorded, f sees the caller's only if it brings it.
   virtual void run(std::function<void()> f) = 0;
 
  protected:
