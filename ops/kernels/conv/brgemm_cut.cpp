@@ -24,8 +24,7 @@ int64_t pass_of_k(const TapCut& cut) {
   return std::min(cut.k, round_up(even_piece(cut.k, std::max(fit, line)), line));
 }
 
-/// What a step of a tile (GemmTile::ahead) reads of A, in whole cache lines: of two, the CPU brings the
-/// second with the first.
+/// What a step of a tile (GemmTile::ahead) reads of A, in whole cache lines.
 int64_t step_of_source(const TapCut& cut) {
   const bool dense =
       cut.in_place && cut.max_taps == 1 && cut.a_pixel == cut.k && cut.k_block == cut.k;

@@ -66,6 +66,7 @@ struct F32 {
       for (int64_t p = 0; p < tile.k; ++p, b += ldb) {
         if constexpr (kOuter) {
           _mm_prefetch(ahead, _MM_HINT_T1);
+          _mm_prefetch(ahead + 64, _MM_HINT_T1);
           ahead += tile.ahead_step;
         }
         c.add_outer(a + (kOuter ? p * tile.lda : p), kOuter ? 1 : tile.lda, _mm256_loadu_ps(b),

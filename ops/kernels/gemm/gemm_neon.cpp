@@ -66,6 +66,7 @@ struct F32 {
       for (int64_t p = 0; p < tile.k; ++p, b += ldb) {
         if constexpr (kOuter) {
           __builtin_prefetch(ahead, 0, 2);
+          __builtin_prefetch(ahead + 64, 0, 2);
           ahead += tile.ahead_step;
         }
         c.add_outer(a + (kOuter ? p * tile.lda : p), kOuter ? 1 : tile.lda, vld1q_f32(b),

@@ -32,6 +32,7 @@ struct F32 {
       for (int64_t p = 0; p < tile.k; ++p, a += a_step, b += b_step) {
         if constexpr (kOuter) {
           __builtin_prefetch(ahead, 0, 2);
+          __builtin_prefetch(ahead + 64, 0, 2);
           ahead += tile.ahead_step;
         }
         const svfloat32_t b0 = svld1_f32(all, b), b1 = svld1_vnum_f32(all, b, 1),
