@@ -84,26 +84,6 @@ ChannelNorm::ChannelNorm(const BatchNorm& norm, const Moments& moments, DType dt
   });
 }
 
-EvaluationNorm::EvaluationNorm(const BatchNorm& norm, DType dtype)
-    : bytes_(norm.running_mean.numel() * itemsize(parameter_dtype(dtype))), both_(2 * bytes_) {
-  const int64_t channels = norm.running_mean.numel();
-  const DType parameters = parameter_dtype(dtype);
-  visit_floating(kOp, parameters, [&]<class T>(std::type_identity<T>) {
-    const Tensor weight = values(norm.weight, channels, 1, parameters);
-    const Tensor bias = values(norm.bias, channels, 0, parameters);
-    const Tensor mean = raw::contiguous(norm.running_mean);
-    const Tensor var = raw::contiguous(norm.running_var);
-    const T *w = weight.data<T>(), *b = bias.data<T>(), *m = mean.data<T>(), *v = var.data<T>();
-    T *a = both_.as<T>(), *c = a + channels;
-    const T eps = static_cast<T>(norm.eps);
-    for (int64_t i = 0; i < channels; ++i) {
-      const auto s = w[i] / std::sqrt(v[i] + eps);
-      a[i] = static_cast<T>(s);
-      c[i] = static_cast<T>(b[i] - m[i] * s);
-    }
-  });
-}
-
 ChannelGradients::ChannelGradients(const ChannelNorm& norm, const Tensor& weight_,
                                    const double* sum_dy, const double* sum_dyx, double count) {
   const int64_t channels = norm.mean.numel();

@@ -1,9 +1,6 @@
 // What a batch norm does a channel, in f64 and kept in the dtype of its parameters: shared by batch_norm
 // and the chains of ops/fused, which differ in how they pass over the pixels.
 #pragma once
-#include <cstddef>
-
-#include "quern/tensor/storage.h"
 #include "quern/tensor/tensor.h"
 
 namespace quern::detail {
@@ -29,18 +26,6 @@ void update_running(const BatchNorm& norm, const Moments& moments, double count)
 struct ChannelNorm {
   ChannelNorm(const BatchNorm& norm, const Moments& moments, DType dtype);
   Tensor scale, shift, mean, invstd;
-};
-
-/// scale and shift of the running statistics, as ChannelNorm's: inference makes them in every call.
-class EvaluationNorm {
- public:
-  EvaluationNorm(const BatchNorm& norm, DType dtype);
-  const void* scale() const { return both_.as<std::byte>(); }
-  const void* shift() const { return both_.as<std::byte>() + bytes_; }
-
- private:
-  int64_t bytes_;  // of each
-  Workspace both_;
 };
 
 /// Of the sums S = Σdy and T = Σdy·(x - mean) over n values, with s = weight·invstd:

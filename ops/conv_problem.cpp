@@ -93,23 +93,26 @@ ConvPlan conv_plan(const ConvProblem& problem, ConvPass pass) {
   return plan_conv(problem, pass, &m.kernel, m.bf16_terms);
 }
 
-PackedWeight::PackedWeight(const ConvPlan& plan, const Tensor& weight) {
+void pack_weight(const ConvPlan& plan, const Tensor& weight, void* packed) {
   const DType dtype = plan.problem.dtype;
+  const bool rounds = dtype == DType::bf16 && weight.dtype() == DType::f32;
+  ConvPlan packing = plan;
+  if (rounds) packing.bf16_terms = 1;  // on the way
+  packing.pack(raw::contiguous(rounds ? weight : raw::to(weight, dtype)).raw(), packed);
+}
+
+Dims packing_parameters(const ConvPlan& plan) {
+  return {plan.problem.groups, plan.problem.dilation_w, static_cast<int64_t>(plan.pass),
+          plan.bf16_terms};
+}
+
+PackedWeight::PackedWeight(const ConvPlan& plan, const Tensor& weight) {
   const int64_t bytes = plan.packed_bytes();
-  if (bytes == 0) {
-    weight_ = raw::contiguous(raw::to(weight, dtype));
-    return;
-  }
-  const auto pack = [&](void* packed) {
-    // f32 becomes bf16 on the way.
-    const bool rounds = dtype == DType::bf16 && weight.dtype() == DType::f32;
-    ConvPlan packing = plan;
-    if (rounds) packing.bf16_terms = 1;
-    packing.pack(raw::contiguous(rounds ? weight : raw::to(weight, dtype)).raw(), packed);
-  };
-  packed_ = packed_copy(weight, plan.kernel->name, *plan.gemm, bytes, pack,
-                        {plan.problem.groups, plan.problem.dilation_w,
-                         static_cast<int64_t>(plan.pass), plan.bf16_terms});
+  if (bytes == 0) weight_ = raw::contiguous(raw::to(weight, plan.problem.dtype));
+  else
+    packed_ = packed_copy(
+        weight, plan.kernel->name, *plan.gemm, bytes,
+        [&](void* packed) { pack_weight(plan, weight, packed); }, packing_parameters(plan));
 }
 
 }  // namespace quern::detail

@@ -20,6 +20,11 @@ kernels::ConvPlan conv_plan(const kernels::ConvProblem& problem, kernels::ConvPa
 inline Shape input_shape(const kernels::ConvProblem& p) { return {p.n, p.ic, p.ih, p.iw}; }
 inline Shape output_shape(const kernels::ConvProblem& p) { return {p.n, p.oc, p.oh, p.ow}; }
 
+/// Fills plan.packed_bytes() with a weight of f32, to be rounded, or of the problem's dtype.
+void pack_weight(const kernels::ConvPlan& plan, const Tensor& weight, void* packed);
+/// What a packed weight depends on, beside the weight and the kernels.
+Dims packing_parameters(const kernels::ConvPlan& plan);
+
 /// The weight as the plan's kernel reads it, in the problem's dtype; kept between calls as long as it
 /// doesn't change.
 class PackedWeight {

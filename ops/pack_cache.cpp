@@ -1,5 +1,6 @@
 #include "quern/ops/pack_cache.h"
 
+#include <array>
 #include <iterator>
 #include <list>
 #include <mutex>
@@ -10,13 +11,28 @@
 namespace quern {
 namespace {
 
-/// All that tells a copy but the version: a newer version takes the place of an older one.
-struct Key {
-  uint64_t storage;
-  int64_t offset;
+struct Source {
+  uint64_t storage = 0;
+  int64_t offset = 0;
   Shape shape;
   Strides strides;
-  DType dtype;
+  DType dtype = DType::f32;
+  bool operator==(const Source&) const = default;
+
+  Source() = default;
+  explicit Source(const Tensor& t)
+      : storage(t.storage()->id()),
+        offset(t.offset()),
+        shape(t.shape()),
+        strides(t.strides()),
+        dtype(t.dtype()) {}
+};
+
+/// All that tells a copy but the version, which is the sum of its sources': they only grow. A newer version
+/// takes the place of an older one.
+struct Key {
+  Source weight;
+  std::array<Source, kMaxPackedWith> with;
   const kernels::GemmKernel* kernel;
   std::string_view layout;
   Dims parameters;
@@ -40,7 +56,7 @@ class Cache {
     if (entry == entries_.end()) {
       forget_dead();
       entries_.push_front({key, version, source, nullptr});
-      by_storage_.emplace(key.storage, entries_.begin());
+      by_storage_.emplace(key.weight.storage, entries_.begin());
       ++stats_.misses;
       trim();
       return nullptr;
@@ -91,7 +107,7 @@ class Cache {
   // A network asks for its weights in turn, so that the one wanted is always the least recently used
   // of them: walking the list took 1% of the inference of one image.
   Entries::iterator at(const Key& key) {
-    for (auto [i, end] = by_storage_.equal_range(key.storage); i != end; ++i)
+    for (auto [i, end] = by_storage_.equal_range(key.weight.storage); i != end; ++i)
       if (i->second->key == key) return i->second;
     return entries_.end();
   }
@@ -103,7 +119,7 @@ class Cache {
   }
   Entries::iterator erase(Entries::iterator entry) {
     drop_copy(*entry);
-    auto place = by_storage_.equal_range(entry->key.storage).first;
+    auto place = by_storage_.equal_range(entry->key.weight.storage).first;
     while (place->second != entry) ++place;
     by_storage_.erase(place);
     return entries_.erase(entry);
@@ -134,10 +150,12 @@ Cache& cache() {
 
 std::shared_ptr<const Storage> packed_copy(const Tensor& weight, std::string_view layout,
                                            const kernels::GemmKernel& kernel, int64_t bytes,
-                                           FunctionRef<void(void*)> pack, const Dims& parameters) {
-  const Key key{weight.storage()->id(), weight.offset(), weight.shape(), weight.strides(),
-                weight.dtype(),         &kernel,         layout,         parameters};
-  const uint64_t version = weight.version();
+                                           FunctionRef<void(void*)> pack, const Dims& parameters,
+                                           std::span<const Tensor> with) {
+  Key key{Source(weight), {}, &kernel, layout, parameters};
+  uint64_t version = weight.version();
+  for (size_t i = 0; i < with.size(); ++i)
+    if (with[i].defined()) key.with.at(i) = Source(with[i]), version += with[i].version();
   bool keep = !grad_enabled() && !detail::thread_mode().backward;  // so this is inference
   if (auto kept = cache().find(key, version, weight.storage(), keep)) return kept;
   auto copy = make_storage(bytes);

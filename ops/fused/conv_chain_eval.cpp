@@ -1,9 +1,12 @@
-// conv_chain in evaluation: a batch norm by running statistics is a factor and a summand a channel.
-// They stay in f32 and are applied to the sums of the convolution before they are rounded, so that
-// the packed weights are those of conv2d, and a changed statistic costs no packing.
+// conv_chain in evaluation: a batch norm by running statistics is a factor and a summand a channel. The
+// factor is folded into the weight when that is packed; the sums of the convolution start from the summand.
+#include <bit>
+#include <cstring>
 #include <utility>
 
 #include "quern/ops/fused/conv_stage.h"
+#include "quern/ops/kernels/conv/work.h"
+#include "quern/ops/pack_cache.h"
 #include "quern/tensor/raw.h"
 
 namespace quern {
@@ -26,12 +29,63 @@ Tensor room_for(const ConvProblem& p) {
   return raw::as_strided(all, output_shape(p), {p.oh * row, 1, row, pixel}, gap);
 }
 
+/// The filters times `factors`, one a filter, in the factors' dtype.
+Tensor scaled(const Tensor& weight, const Tensor& factors) {
+  const Tensor filters = raw::contiguous(raw::to(weight, factors.dtype()));
+  const Tensor result = empty(filters.shape(), filters.dtype());
+  const int64_t items = filters.numel() / factors.numel();
+  visit_floating("conv_chain", factors.dtype(), [&]<class T>(std::type_identity<T>) {
+    const T *from = filters.data<T>(), *factor = factors.data<T>();
+    T* to = result.data<T>();
+    for (int64_t i = 0; i < result.numel(); ++i)
+      to[i] = static_cast<T>(from[i] * factor[i / items]);
+  });
+  return result;
+}
+
+/// The weight of a stage with its norm folded in, rounded once, and the norm's summands [channels]: f32, or
+/// f64 beside f64. Kept between calls as long as nothing that they are made of changes.
+class FoldedWeight {
+ public:
+  FoldedWeight(const ConvPlan& plan, const ConvStage& s)
+      : weight_bytes_(round_up(plan.packed_bytes() > 0
+                                   ? plan.packed_bytes()
+                                   : s.weight.numel() * itemsize(plan.problem.dtype),
+                               64)) {
+    const auto fold = [&](void* memory) {
+      const BatchNorm norm = norm_of(s);
+      const ChannelNorm by_channel(norm, Moments(norm), plan.problem.dtype);
+      const Tensor weight = scaled(s.weight, by_channel.scale), &shift = by_channel.shift;
+      if (plan.packed_bytes() > 0) {
+        pack_weight(plan, weight, memory);
+      } else {
+        const Tensor plain = raw::to(weight, plan.problem.dtype);
+        std::memcpy(memory, plain.raw(), static_cast<size_t>(plain.nbytes()));
+      }
+      std::memcpy(static_cast<std::byte*>(memory) + weight_bytes_, shift.raw(),
+                  static_cast<size_t>(shift.nbytes()));
+    };
+    Dims parameters = packing_parameters(plan);
+    parameters.push_back(std::bit_cast<int64_t>(s.eps));
+    const Tensor with[] = {s.running_mean, s.running_var, s.bn_weight, s.bn_bias};
+    const int64_t shift_bytes = plan.problem.oc * static_cast<int64_t>(sizeof(double));
+    both_ = packed_copy(s.weight, plan.kernel->name, *plan.gemm, weight_bytes_ + shift_bytes, fold,
+                        parameters, with);
+  }
+  const void* weight() const { return both_->data(); }
+  const void* shift() const { return both_->data() + weight_bytes_; }
+
+ private:
+  int64_t weight_bytes_;
+  std::shared_ptr<const Storage> both_;
+};
+
 /// relu(batch_norm(conv(x)) + residual) to y.
 void run(const ConvPlan& plan, const ConvStage& stage, const Tensor& x, const Tensor& y,
          ForwardFusion finish) {
-  const EvaluationNorm norm(norm_of(stage), plan.problem.dtype);
-  finish.scale = norm.scale(), finish.shift = norm.shift();
-  conv_forward(plan, x.raw(), PackedWeight(plan, stage.weight).data(), y.raw(), finish);
+  const FoldedWeight folded(plan, stage);
+  finish.shift = folded.shift();
+  conv_forward(plan, x.raw(), folded.weight(), y.raw(), finish);
 }
 
 }  // namespace

@@ -49,7 +49,7 @@ const void* pointer(Buffer& buffer, bool given) { return given ? buffer.data() :
 
 /// What of ForwardFusion or DgradFusion a case uses.
 struct Parts {
-  bool map = false, norm = false, residual = false, relu = false, sums = false;
+  bool map = false, shift = false, residual = false, relu = false, sums = false;
 };
 
 /// y and its moments, or dx and its sums; `out` starts as the residual, which may alias it.
@@ -76,8 +76,7 @@ Fused run_fused(const ConvProblem& p, const ConvKernel& kernel, const GemmKernel
     conv_forward(
         plan, source.data(), weight, out.data(),
         {.source = {.scale = pointer(map_scale, parts.map), .shift = pointer(map_shift, parts.map)},
-         .scale = pointer(scale, parts.norm),
-         .shift = pointer(shift, parts.norm),
+         .shift = pointer(shift, parts.shift),
          .residual = pointer(out, parts.residual),
          .relu = parts.relu,
          .mean = sum(first),
@@ -138,9 +137,9 @@ void check_fused(ConvPass pass, const Parts& parts, double bound) {
 
 TEST_CASE("Forward maps its source and finishes its sums") {
   check_fused(ConvPass::forward, {.map = true}, 0);
-  check_fused(ConvPass::forward, {.norm = true, .relu = true}, 0);
+  check_fused(ConvPass::forward, {.shift = true, .relu = true}, 0);
   check_fused(ConvPass::forward, {.residual = true}, 0);
-  check_fused(ConvPass::forward, {.map = true, .norm = true, .residual = true, .relu = true}, 0);
+  check_fused(ConvPass::forward, {.map = true, .shift = true, .residual = true, .relu = true}, 0);
 }
 
 TEST_CASE("Forward's moments are those of the sums") {

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -23,7 +24,7 @@ struct Asked {
   bool operator==(const Asked&) const = default;
 };
 Asked ask(const Tensor& weight, int mark, std::string_view layout = "test",
-          const Dims& parameters = {}) {
+          const Dims& parameters = {}, std::span<const Tensor> with = {}) {
   bool made = false;
   const auto copy = packed_copy(
       weight, layout, *kernels::gemm_kernels()[0], kBytes,
@@ -31,7 +32,7 @@ Asked ask(const Tensor& weight, int mark, std::string_view layout = "test",
         *static_cast<char*>(to) = static_cast<char>(mark);
         made = true;
       },
-      parameters);
+      parameters, with);
   return {static_cast<int>(copy->data()[0]), made};
 }
 
@@ -99,6 +100,32 @@ TEST_CASE("copies of different layouts, parameters and views are different") {
     CHECK(ask(raw::slice(weight, 0, 1, 3), 10 * round + 5) == expect(5));
   }
   CHECK(ask(raw::alias(weight), 0) == Asked{11, false});
+}
+
+TEST_CASE("a packed copy is that of all it is made of") {
+  const Fresh fresh;
+  const NoGradGuard no_grad;
+  const Tensor weight = zeros({4}), matrix = zeros({4, 4});
+  std::vector<Tensor> with{zeros({4}), Tensor(), raw::select(matrix, 0, 0)};
+  int mark = 0;
+  const auto expect_made_once = [&] {
+    ++mark;
+    CHECK(ask(weight, mark, "test", {}, with) == Asked{mark, true});
+    CHECK(ask(weight, -1, "test", {}, with) == Asked{mark, false});
+  };
+  expect_made_once();
+  raw::fill_(with[0], 1);
+  expect_made_once();
+  raw::fill_(matrix, 1);
+  expect_made_once();
+  CHECK(pack_cache_stats().entries == 1);  // in the place of the older ones
+  with[2] = raw::select(matrix, 1, 0);     // the same memory in other steps
+  expect_made_once();
+  with[1] = zeros({4});
+  expect_made_once();
+  with[0] = raw::clone(with[0]);
+  expect_made_once();
+  CHECK(ask(weight, 99) == Asked{99, true});
 }
 
 TEST_CASE("the pack cache stays within its bounds and forgets dead weights") {

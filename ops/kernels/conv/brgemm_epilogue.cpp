@@ -1,6 +1,6 @@
 #include "quern/ops/kernels/conv/brgemm_epilogue.h"
 
-#include <utility>
+#include <algorithm>
 
 #include "quern/ops/kernels/conv/pack.h"
 #include "quern/ops/kernels/moments.h"
@@ -10,11 +10,10 @@ namespace quern::kernels {
 
 EpilogueFusion epilogue_of(const ForwardFusion& f) {
   using Kind = EpilogueFusion::Kind;
-  const bool activates = f.scale || f.shift || f.residual || f.relu;
+  const bool activates = f.shift || f.residual || f.relu;
   return {.kind = f.mean      ? Kind::moments
                   : activates ? Kind::activate
                               : Kind::store,
-          .scale = f.scale,
           .shift = f.shift,
           .residual = f.residual,
           .relu = f.relu,
@@ -82,18 +81,12 @@ TileOutput<T>::TileOutput(const EpilogueFusion& fusion, const GemmKernel& gemm,
       channels_(channels),
       blocks_(blocks),
       output_(output),
-      adds_in_place_(fusion.residual == output && fusion.kind == Kind::activate && !fusion.scale &&
-                     !fusion.shift && !fusion.relu),
+      adds_in_place_(fusion.residual == output && fusion.kind == Kind::activate && !fusion.shift &&
+                     !fusion.relu),
       kernel_(select_tile_kernel(dtype_of<T>)),
       totals_(has_sums() ? 2 * blocks * channels * static_cast<int64_t>(sizeof(double)) : 0),
-      identity_((!fusion.scale + !fusion.shift) * channels * static_cast<int64_t>(sizeof(Acc))) {
-  Acc* to = identity_.as<Acc>();
-  const auto filled = [&](Acc value) {
-    std::fill_n(to, channels, value);
-    return std::exchange(to, to + channels);
-  };
-  if (!fusion_.scale) fusion_.scale = filled(1);
-  if (!fusion_.shift) fusion_.shift = filled(0);
+      no_shift_(fusion.shift ? 0 : channels * static_cast<int64_t>(sizeof(Acc))) {
+  if (!fusion.shift) fusion_.shift = std::fill_n(no_shift_.as<Acc>(), channels, Acc{}) - channels;
 }
 
 /// A tile's rows of a tensor like the output: where they are, or copied with channels innermost.

@@ -121,7 +121,7 @@ class TileOutput {
   bool adds_in_place_;
   const TileKernel& kernel_;
   Workspace totals_;    // [block][2][channels]
-  Workspace identity_;  // ones and zeros [channels], where the fusion has no scale or shift
+  Workspace no_shift_;  // zeros [channels], where the fusion has none
 };
 
 }  // namespace quern::kernels

@@ -72,11 +72,11 @@ void moments(const ConvProblem& p, const Acc* sums, double* mean, double* m2) {
 template <class T>
 void finish(const ConvProblem& p, const Accumulator<T>* sums, const ForwardFusion& fusion, T* y) {
   using Acc = Accumulator<T>;
-  const Array<Acc> scale(fusion.scale), shift(fusion.shift);
+  const Array<Acc> shift(fusion.shift);
   const Array<T> residual(fusion.residual);
   if (fusion.mean) moments(p, sums, fusion.mean, fusion.m2);
   each_pixel(Shape(p).y, p.n, p.oc, p.oh, p.ow, [&](int64_t c, int64_t i) {
-    const Acc v = sums[i] * scale.at(c, 1) + shift.at(c, 0) + residual.at(i, 0);
+    const Acc v = sums[i] + shift.at(c, 0) + residual.at(i, 0);
     y[i] = static_cast<T>(fusion.relu && v <= 0 ? 0 : v);
   });
 }

@@ -12,15 +12,14 @@ struct SourceMap {
   const void *scale = nullptr, *shift = nullptr;  // [ic], both or none
 };
 
-/// Forward: y = relu(scale·sum + shift + residual), and the moments of the sums.
+/// Forward: y = relu(sum + shift + residual), and the moments of the sums.
 struct ForwardFusion {
   SourceMap source = {};
-  const void* scale = nullptr;     // [oc]: the batch norm of evaluation, after the convolution
-  const void* shift = nullptr;     // [oc]: its shift, or the bias
+  const void* shift = nullptr;     // [oc]: the bias, or that of a batch norm folded into the weight
   const void* residual = nullptr;  // like y, may be y itself
   bool relu = false;
   /// [oc]: mean and Σ(v - mean)² of the sums over images and pixels, before they are rounded;
-  /// merged in fixed order as those of batch_norm_stats. Without scale, shift, residual and relu.
+  /// merged in fixed order as those of batch_norm_stats. Without shift, residual and relu.
   double *mean = nullptr, *m2 = nullptr;
 };
 

@@ -19,7 +19,7 @@ struct Naive {
   /// What element (i, j), whose sum is v, becomes.
   static S finish(const TileFinish& f, S v, int64_t i, int64_t j) {
     using enum TileFinish::Kind;
-    if (f.kind == activate) v = array(f.scale)[j] * v + array(f.shift)[j];
+    if (f.kind == activate) v += array(f.shift)[j];
     if ((f.kind == activate || f.kind == gradient) && f.residual.data) v += at(f.residual, i, j);
     if (f.kind == activate && f.relu && v <= 0) v = 0;
     if (f.kind == moments) {

@@ -31,9 +31,9 @@ struct TileLoops {
 
   void activate() const {
     each_vector<T, Arch>(tile.n, [&](int64_t j, int, auto lanes) {
-      const V a = lanes.load(array(f.scale) + j), b = lanes.load(array(f.shift) + j);
+      const V shift = lanes.load(array(f.shift) + j);
       for (int64_t i = 0; i < tile.m; ++i) {
-        V v = xsimd::fma(a, lanes.load(sums(i) + j), b);
+        V v = lanes.load(sums(i) + j) + shift;
         if (f.residual.data) v += lanes.load(row_of(f.residual, i) + j);
         if (f.relu) v = xsimd::select(v <= V(0), V(0), v);  // NaN passes
         lanes.store(out(i) + j, v);

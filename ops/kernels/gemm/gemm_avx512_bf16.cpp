@@ -24,6 +24,13 @@ struct Bf16Rows {
     const __m256i items = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(row));
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(items), 16));
   }
+  /// As products with 1, which are exact, an instruction less than widened (64->256 channels at 56×56
+  /// with a shortcut, Zen 4: 0.97 of the time).
+  static __m512 add(__m512 sum, const uint16_t* columns) {
+    const __m256i items = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(columns));
+    const __m512i pairs = _mm512_cvtepu16_epi32(items), ones = _mm512_set1_epi32(0x3f80);
+    return Pairs::add(sum, (__m512bh)pairs, (__m512bh)ones);
+  }
   static void store(uint16_t* row, Columns v) {
     _mm512_storeu_si512(row, (__m512i)_mm512_cvtne2ps_pbh(v.hi, v.lo));
   }

@@ -16,7 +16,7 @@ struct TileRows {
 struct TileFinish {
   enum class Kind : uint8_t {
     store,     // out = sum
-    activate,  // out = scale·sum + shift + residual, at least 0 if relu
+    activate,  // out = sum + shift + residual, at least 0 if relu
     moments,   // out = sum; first += Σ(sum - center), second += Σ(sum - center)² over the rows
     /// out = dz = sum + residual, or 0 where scale·x + shift <= 0;
     /// first += Σdz, second += Σdz·(x - center)

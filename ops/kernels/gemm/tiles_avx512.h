@@ -125,6 +125,7 @@ struct Tiles {
     int64_t row = 0;
     do {
       Accumulators<kRows> c;
+      End::start(c, tile, row);
       int64_t i = 0;
       do {
         RowsOfA<kRows> a(static_cast<const Item*>(tile.a[i]) + row * tile.lda, item * tile.lda,
