@@ -9,6 +9,29 @@
 namespace quern::kernels {
 namespace {
 
+/// bf16 as 16-bit integers of the same order, NaN of either sign above all.
+template <class Arch>
+struct OrderedBf16 {
+  using V = xsimd::batch<int16_t, Arch>;
+  static constexpr int64_t lanes = static_cast<int64_t>(V::size);
+  static constexpr int16_t kAboveInfinity = 0x7f;  // so many, then wraps to what is below -inf
+
+  static V least() { return V(INT16_MIN); }  // -inf
+  static V load(const bfloat16* p) {
+    typename V::register_type bits;
+    __builtin_memcpy(&bits, p, sizeof(bits));
+    return by_magnitude(bits) - V(kAboveInfinity);
+  }
+  static void store(bfloat16* p, V v) {
+    const V bits = by_magnitude(v + V(kAboveInfinity));
+    __builtin_memcpy(static_cast<void*>(p), &bits.data, sizeof(bits.data));
+  }
+
+ private:
+  /// Sign and magnitude to two's complement and back.
+  static V by_magnitude(V v) { return v ^ ((v >> 15) & V(0x7fff)); }
+};
+
 template <class T, class Arch>
 struct ChannelPool {
   using V = Vec<T, Arch>;
@@ -90,6 +113,33 @@ struct ChannelPool {
     }
   }
 
+  /// Without the taps: twice the lanes and nothing to widen (64 channels, 112×112 to 56×56: 0.46 of the time, Zen 4).
+  static void max_ordered(const Pool& pool, const bfloat16* x, int64_t row, bfloat16* y) {
+    using Ordered = OrderedBf16<Arch>;
+    const int64_t channels = pool.channels;
+    const PoolRange rows = pool.h.inputs[row];
+    for (int64_t ow = 0; ow < pool.w.out; ++ow) {
+      const PoolRange columns = pool.w.inputs[ow];
+      const auto vectors = [&](int64_t c, auto count) {
+        typename Ordered::V best[count];
+        unroll<count>([&](int v) { best[v] = Ordered::least(); });
+        for (int64_t h = rows.begin; h < rows.end; h += pool.h.dilation)
+          for (int64_t w = columns.begin; w < columns.end; w += pool.w.dilation) {
+            const bfloat16* from = x + (h * pool.w.in + w) * channels + c;
+            unroll<count>([&](int v) {
+              best[v] = xsimd::max(best[v], Ordered::load(from + v * Ordered::lanes));
+            });
+          }
+        unroll<count>(
+            [&](int v) { Ordered::store(y + ow * channels + c + v * Ordered::lanes, best[v]); });
+      };
+      int64_t c = 0;
+      for (; c + 2 * Ordered::lanes <= channels; c += 2 * Ordered::lanes)
+        vectors(c, std::integral_constant<int, 2>{});
+      for (; c < channels; c += Ordered::lanes) vectors(c, std::integral_constant<int, 1>{});
+    }
+  }
+
   template <class Index>
   static void max_backward_as(const Pool& pool, const T* dy, const Index* index, int64_t row,
                               T* dx) {
@@ -123,6 +173,9 @@ struct ChannelPool {
   static void max_forward(const Pool& pool, const void* x_, int64_t row, void* y_, void* index) {
     const T* x = static_cast<const T*>(x_);
     T* y = static_cast<T*>(y_);
+    if constexpr (std::is_same_v<T, bfloat16>)
+      if (index == nullptr && pool.channels % OrderedBf16<Arch>::lanes == 0)
+        return max_ordered(pool, x, row, y);
     if (index == nullptr) max_forward_as(pool, x, row, y, index);
     else if (pool.wide_index) max_forward_as(pool, x, row, y, static_cast<int32_t*>(index));
     else max_forward_as(pool, x, row, y, static_cast<uint8_t*>(index));
