@@ -123,6 +123,7 @@ def run(options):
     python = options.python or machine.interpreter(options.venv)
     program = options.quern or machine.build()
     report = {"machine": machine.describe(), "commit": machine.commit(), "rounds": options.rounds}
+    report |= {"turn": f"{options.steps} steps" if options.steps else f"{options.seconds:g} s"}
     report |= {"date": datetime.datetime.now().isoformat(timespec="seconds"), "arch": options.arch}
     report |= {"image_size": options.image_size, "arguments": sys.argv[1:], "rows": []}
     load = machine.Load()

@@ -66,7 +66,7 @@ def provenance(report):
     return (
         f"{m['cpu']} (family {m['family_model_stepping'][0]}, model {m['family_model_stepping'][1]}), {m['cores']} cores,"
         f" kernels for {', '.join(isas)}; {day:%-d %B %Y}, commit {report['commit']}; {with_}; medians of"
-        f" {report['rounds']} rounds; other programs had {100 * report['share_of_others']:.0f}% of the CPU."
+        f" {report['rounds']} rounds of {report['turn']}; other programs had {100 * report['share_of_others']:.0f}% of the CPU."
     )
 
 
