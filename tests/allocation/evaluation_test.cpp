@@ -14,6 +14,7 @@
 #include "quern/tensor/random.h"
 #include "quern/tensor/raw.h"
 #include "quern/tensor/storage.h"
+#include "tensor/threads.h"
 
 namespace {
 
@@ -72,7 +73,7 @@ TEST_CASE("this program counts what is asked of the heap") {
 
 TEST_CASE("resnet: evaluation asks for nothing once it is warm") {
   const NoGradGuard no_grad;
-  const int threads = num_threads();
+  const test::Threads kept;
   for (const bool fuse : {true, false}) {
     nn::ResNet net(nn::ResNet::Block::bottleneck, {2, 1, 1, 1}, {.num_classes = 10, .fuse = fuse});
     net.eval();
@@ -93,7 +94,6 @@ TEST_CASE("resnet: evaluation asks for nothing once it is warm") {
         set_float32_matmul_precision("highest");
       }
   }
-  set_num_threads(threads);
 }
 
 TEST_CASE("resnet: evaluation in slabs of images asks for nothing once it is warm") {

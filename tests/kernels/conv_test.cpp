@@ -15,6 +15,7 @@
 #include "quern/tensor/dtype.h"
 #include "quern/tensor/parallel.h"
 #include "records.h"
+#include "tensor/threads.h"
 
 using namespace quern;
 using namespace quern::kernels;
@@ -210,7 +211,7 @@ TEST_CASE("Rounding stays within the bound of one f32 sum") {
 }
 
 TEST_CASE("Results have the same bits with 1, 2 and 3 threads") {
-  const int before = num_threads();
+  const test::Threads kept;
   // Too large for cells to share one copy of x: those of a block find what their thread copied before.
   const Case copied_by_threads{
       .n = 1, .groups = 1, .ic = 16, .oc = 33, .size = {200, 200}, .kernel = {1, 1}, .pad = {1, 1}};
@@ -237,7 +238,6 @@ TEST_CASE("Results have the same bits with 1, 2 and 3 threads") {
       }
     }
   }
-  set_num_threads(before);
 }
 
 TEST_CASE("The gradient of the bias sums dy") {

@@ -1,5 +1,6 @@
 // gemm(): blocking, packing, strides, batches, bias and rounding, with every kernel.
 #include "quern/ops/kernels/gemm/gemm.h"
+#include "tensor/threads.h"
 
 #include <doctest/doctest.h>
 
@@ -263,7 +264,7 @@ TEST_CASE("gemm of an empty sum is zero, and of an empty matrix nothing") {
 }
 
 TEST_CASE("gemm gives the same bits for any number of threads") {
-  const int before = num_threads();
+  const test::Threads kept;
   for_each_kernel([](const GemmKernel& kernel) {
     Case problem(kernel, 150, 130, 70, {true, true, 1}, {.batch = 2, .bias = true});
     set_num_threads(1);
@@ -278,5 +279,4 @@ TEST_CASE("gemm gives the same bits for any number of threads") {
       CHECK(different == 0);
     }
   });
-  set_num_threads(before);
 }

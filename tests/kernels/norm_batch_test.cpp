@@ -12,6 +12,7 @@
 #include "quern/ops/kernels/norm/batch_norm_registry.h"
 #include "quern/tensor/cpu_features.h"
 #include "quern/tensor/parallel.h"
+#include "tensor/threads.h"
 
 using namespace quern;
 using namespace quern::kernels;
@@ -208,7 +209,7 @@ TEST_CASE("batch_norm kernels let NaN through") {
 }
 
 TEST_CASE("batch_norm passes merge blocks, the same for any number of threads") {
-  const int threads = num_threads();
+  const test::Threads kept;
   test::each_runnable(batch_norm_kernels(), [](const BatchNormKernel& kernel) {
     for (const BatchNormSize size :
          {BatchNormSize{3, 1153, 5}, {2, 20000, 2}, {5, 49, 300}, {300, 1, 7}}) {
@@ -275,7 +276,6 @@ TEST_CASE("batch_norm passes merge blocks, the same for any number of threads") 
       CHECK_LE(worst, 0);
     }
   });
-  set_num_threads(threads);
 }
 
 TEST_CASE("batch_norm dispatch takes the best kernel under the cap") {

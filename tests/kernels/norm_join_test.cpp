@@ -13,6 +13,7 @@
 #include "quern/ops/kernels/norm/join_registry.h"
 #include "quern/tensor/cpu_features.h"
 #include "quern/tensor/parallel.h"
+#include "tensor/threads.h"
 
 using namespace quern;
 using namespace quern::kernels;
@@ -226,7 +227,7 @@ TEST_CASE("join kernels let NaN through") {
 }
 
 TEST_CASE("join passes merge blocks, the same for any number of threads") {
-  const int threads = num_threads();
+  const test::Threads kept;
   each_way([](const JoinKernel& kernel, Shortcut shortcut) {
     for (const BatchNormSize size :
          {BatchNormSize{3, 1153, 5}, {5, 49, 300}, {1, 1, 7}, {1, 2100, 64}}) {
@@ -260,7 +261,6 @@ TEST_CASE("join passes merge blocks, the same for any number of threads") {
       check_sums(p, out, first, 256);  // rows of a block; blocks are merged in f64
     }
   });
-  set_num_threads(threads);
 }
 
 TEST_CASE("join dispatch takes the best kernel under the cap") {

@@ -9,6 +9,7 @@
 #include "quern/ops/kernels/norm/layer_norm.h"
 #include "quern/ops/kernels/norm/layer_norm_registry.h"
 #include "quern/tensor/parallel.h"
+#include "tensor/threads.h"
 
 using namespace quern;
 using namespace quern::kernels;
@@ -160,7 +161,7 @@ TEST_CASE("a row of one column is its bias") {
 }
 
 TEST_CASE("layer_norm gives the same bits for any number of threads") {
-  const int threads = num_threads();
+  const test::Threads kept;
   test::each_runnable(layer_norm_kernels(), [](const LayerNormKernel& kernel) {
     set_num_threads(1);
     Case first(kernel, {3000, 37});
@@ -176,5 +177,4 @@ TEST_CASE("layer_norm gives the same bits for any number of threads") {
       CHECK(std::memcmp(other.y.data(), first.y.data(), 3000 * 37 * itemsize(kernel.dtype)) == 0);
     }
   });
-  set_num_threads(threads);
 }

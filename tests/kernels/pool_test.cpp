@@ -11,6 +11,7 @@
 #include "quern/ops/kernels/pool/pool_registry.h"
 #include "quern/tensor/cpu_features.h"
 #include "quern/tensor/parallel.h"
+#include "tensor/threads.h"
 
 using namespace quern;
 using namespace quern::kernels;
@@ -215,7 +216,7 @@ TEST_CASE("a window between dilated taps is empty: -inf, and no gradient") {
 }
 
 TEST_CASE("pool kernels give the same bits for any number of threads") {
-  const int threads = num_threads();
+  const test::Threads kept;
   test::each_runnable(pool_kernels(), [](const PoolKernel& kernel) {
     const auto run = [&](int n) {
       set_num_threads(n);
@@ -240,7 +241,6 @@ TEST_CASE("pool kernels give the same bits for any number of threads") {
     CHECK((run(2) == first));
     CHECK((run(3) == first));
   });
-  set_num_threads(threads);
 }
 
 TEST_CASE("windows are counted as PyTorch counts them") {

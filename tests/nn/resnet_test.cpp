@@ -1,4 +1,5 @@
 #include "quern/nn/resnet.h"
+#include "tensor/threads.h"
 
 #include <doctest/doctest.h>
 
@@ -177,7 +178,7 @@ TEST_CASE("resnet: the loss falls on one small batch") {
 }
 
 TEST_CASE("resnet: training takes no memory from the system after the first step") {
-  const int threads = num_threads();
+  const test::Threads kept;
   for (int n : {1, 2})
     for (const bool amp : {false, true}) {
       CAPTURE(n);
@@ -204,7 +205,6 @@ TEST_CASE("resnet: training takes no memory from the system after the first step
         else CHECK(grown < int64_t{2} << 20);
       }
     }
-  set_num_threads(threads);
 }
 
 TEST_CASE("resnet: a state_dict through a file gives the same bits") {
@@ -244,8 +244,7 @@ TEST_CASE(
     plain.load_state_dict(fused.state_dict());
 
     const NoGradGuard no_grad;
-    const int threads = num_threads();
-    set_num_threads(1);  // several take more or less scratch at once, as it happens
+    const test::Threads kept(1);  // several take more or less scratch at once, as it happens
     for (auto format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
       const Tensor x = test::random({2, 3, 67, 45}, 3, DType::f32, format);
       // 17 layers at most, whose sums of up to 512·9 products end up √k·2⁻²⁴ apart.
@@ -259,7 +258,6 @@ TEST_CASE(
         CHECK(memory_stats().system_allocations == before);
       }
     }
-    set_num_threads(threads);
   }
 }
 

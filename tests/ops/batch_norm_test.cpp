@@ -1,5 +1,6 @@
 // batch_norm against a direct formula in f64, by gradcheck, and its errors.
 #include "quern/ops/batch_norm.h"
+#include "tensor/threads.h"
 
 #include <doctest/doctest.h>
 
@@ -179,7 +180,7 @@ TEST_CASE("batch_norm under autocast keeps the dtype of x") {
 }
 
 TEST_CASE("batch_norm gives the same bits for any number of threads") {
-  const int threads = num_threads();
+  const test::Threads kept;
   for (MemoryFormat format : kFormats) {
     const auto run = [&](int n) {
       set_num_threads(n);
@@ -195,7 +196,6 @@ TEST_CASE("batch_norm gives the same bits for any number of threads") {
       for (size_t i = 0; i < 3; ++i) CHECK(same_bits(one[i], other[i]));
     }
   }
-  set_num_threads(threads);
 }
 
 TEST_CASE("batch_norm refuses what it cannot do") {

@@ -1,4 +1,5 @@
 #include "quern/ops/conv2d.h"
+#include "tensor/threads.h"
 
 #include <doctest/doctest.h>
 
@@ -187,7 +188,7 @@ TEST_CASE("conv2d sees a weight that was changed in place") {
 }
 
 TEST_CASE("conv2d has the same bits with 1, 2 and 3 threads") {
-  const int before = num_threads();
+  const test::Threads kept;
   const Case c{{3, 32, 12, 10}, {40, 32, 3, 3}, 2, 1};
   Tensors first;
   for (int threads : {1, 2, 3}) {
@@ -201,7 +202,6 @@ TEST_CASE("conv2d has the same bits with 1, 2 and 3 threads") {
     if (first.empty()) first = results;
     for (size_t i = 0; i < first.size(); ++i) CHECK(same_bits(results[i], first[i]));
   }
-  set_num_threads(before);
 }
 
 TEST_CASE("Every layer of ResNet-50 runs on conv_brgemm") {

@@ -7,6 +7,7 @@
 #include "quern/ops/autocast.h"
 #include "quern/ops/fused/conv_chain.h"
 #include "quern/tensor/parallel.h"
+#include "tensor/threads.h"
 
 using namespace quern;
 using namespace quern::test;
@@ -296,7 +297,7 @@ TEST_CASE("conv_chain in evaluation gives an image the same bits in any batch") 
 }
 
 TEST_CASE("conv_chain in evaluation has the same bits with 1, 2 and 3 threads") {
-  const int threads = num_threads();
+  const test::Threads kept;
   // Of the second one, cells are so large that threads take the last ones in pieces.
   for (const Case& c :
        {Case{"large", {2, 64, 28, 28}, {{64, 32, 1}, {32, 32, 3}, {32, 64, 1}}, identity},
@@ -312,5 +313,4 @@ TEST_CASE("conv_chain in evaluation has the same bits with 1, 2 and 3 threads") 
       }
     }
   }
-  set_num_threads(threads);
 }

@@ -5,6 +5,7 @@
 #include "precision_scope.h"
 #include "quern/ops/autocast.h"
 #include "quern/tensor/parallel.h"
+#include "tensor/threads.h"
 
 using namespace quern;
 using namespace quern::test;
@@ -155,7 +156,7 @@ TEST_CASE("conv_chain takes batch norms without parameters or running statistics
 }
 
 TEST_CASE("conv_chain gives the same bits for any number of threads") {
-  const int threads = num_threads();
+  const test::Threads kept;
   for (const Case& small : kCases) {
     Case c = small;
     c.input[2] = 33, c.input[3] = 29;
@@ -171,7 +172,6 @@ TEST_CASE("conv_chain gives the same bits for any number of threads") {
       }
     }
   }
-  set_num_threads(threads);
 }
 
 TEST_CASE("conv_chain in evaluation is the composition of running statistics") {

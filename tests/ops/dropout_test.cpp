@@ -1,4 +1,5 @@
 #include "quern/ops/dropout.h"
+#include "tensor/threads.h"
 
 #include "gradcheck_helper.h"
 #include "quern/tensor/parallel.h"
@@ -63,14 +64,13 @@ TEST_CASE("the mask follows from the stream and the logical position") {
 }
 
 TEST_CASE("the same bits for any number of threads") {
-  const int before = num_threads();
+  const test::Threads kept;
   const Tensor x = random({100'003}, 1, DType::bf16);
   const Tensor first = dropped(x, 0.3);
   for (const int threads : {1, 2, 3}) {
     set_num_threads(threads);
     CHECK(same_bits(dropped(x, 0.3), first));
   }
-  set_num_threads(before);
 }
 
 TEST_CASE("bf16 is rounded once") {

@@ -11,6 +11,7 @@
 #include "quern/ops/elementwise.h"
 #include "quern/ops/unary.h"
 #include "quern/tensor/parallel.h"
+#include "tensor/threads.h"
 
 using namespace quern;
 using namespace quern::test;
@@ -223,7 +224,7 @@ TEST_CASE("autocast computes exp, log and pow in f32, follows the dtype elsewher
 }
 
 TEST_CASE("the number of threads changes no bits") {
-  const int before = num_threads();
+  const test::Threads kept;
   const Tensor a = random({3, 5, 97, 101}, 1, DType::f32, kLast),
                b = random({5, 1, 1}, 2, DType::f32);
   const Tensor c = random({3, 5, 97, 101}, 3, DType::f32);
@@ -234,7 +235,6 @@ TEST_CASE("the number of threads changes no bits") {
     CHECK(same_bits(a + b * c, sum));
     CHECK(same_bits(gelu(c), activated));
   }
-  set_num_threads(before);
 }
 
 TEST_CASE("errors") {

@@ -1,4 +1,5 @@
 #include "quern/ops/embedding.h"
+#include "tensor/threads.h"
 
 #include "gradcheck_helper.h"
 #include "quern/tensor/parallel.h"
@@ -50,7 +51,7 @@ TEST_CASE("a bf16 table sums its gradient in f32") {
 }
 
 TEST_CASE("the same bits for any number of threads") {
-  const int before = num_threads();
+  const test::Threads kept;
   const Tensor indices = randint(0, 50, {2000});
   const Tensor dy = random({2000, 33}, 1, DType::f32);
   Tensor first;
@@ -61,7 +62,6 @@ TEST_CASE("the same bits for any number of threads") {
     if (!first.defined()) first = weight.grad();
     CHECK(same_bits(weight.grad(), first));
   }
-  set_num_threads(before);
 }
 
 TEST_CASE("what embedding refuses") {

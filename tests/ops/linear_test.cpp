@@ -1,4 +1,5 @@
 #include "quern/ops/linear.h"
+#include "tensor/threads.h"
 
 #include <doctest/doctest.h>
 
@@ -121,7 +122,7 @@ TEST_CASE("linear under autocast computes in bf16 and gives f32 gradients") {
 }
 
 TEST_CASE("linear gives the same bits for any number of threads") {
-  const int before = num_threads();
+  const test::Threads kept;
   std::vector<std::vector<float>> results;
   for (int threads : {1, 2, 3}) {
     set_num_threads(threads);
@@ -135,7 +136,6 @@ TEST_CASE("linear gives the same bits for any number of threads") {
       for (float value : raw::to_vector<float>(t.grad())) all.push_back(value);
     results.push_back(all);
   }
-  set_num_threads(before);
   CHECK(results[0] == results[1]);
   CHECK(results[0] == results[2]);
 }

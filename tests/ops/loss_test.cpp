@@ -6,6 +6,7 @@
 #include "quern/ops/loss.h"
 #include "quern/ops/softmax.h"
 #include "quern/tensor/parallel.h"
+#include "tensor/threads.h"
 
 using namespace quern;
 using namespace quern::test;
@@ -143,7 +144,7 @@ TEST_CASE("autocast computes losses in f32") {
 }
 
 TEST_CASE("the number of threads changes no bits") {
-  const int before = num_threads();
+  const test::Threads kept;
   const Tensor target = classes({300}, 1000, 2);
   const auto run = [&](int threads) {
     set_num_threads(threads);
@@ -158,7 +159,6 @@ TEST_CASE("the number of threads changes no bits") {
     CHECK(same_bits(again, loss));
     CHECK(same_bits(same, gradient));
   }
-  set_num_threads(before);
 }
 
 TEST_CASE("errors") {

@@ -7,6 +7,7 @@
 #include "quern/ops/avg_pool2d.h"
 #include "quern/ops/max_pool2d.h"
 #include "quern/tensor/parallel.h"
+#include "tensor/threads.h"
 
 using namespace quern;
 using namespace quern::test;
@@ -170,7 +171,7 @@ TEST_CASE("gradients of the pools") {
 }
 
 TEST_CASE("the pools give the same bits for any number of threads") {
-  const int threads = num_threads();
+  const test::Threads kept;
   for (MemoryFormat format : kFormats) {
     const auto run = [&](int n) {
       set_num_threads(n);
@@ -191,7 +192,6 @@ TEST_CASE("the pools give the same bits for any number of threads") {
       for (size_t i = 0; i < one.size(); ++i) CHECK(same_bits(one[i], other[i]));
     }
   }
-  set_num_threads(threads);
 }
 
 TEST_CASE("the pools follow the dtype of x under autocast") {

@@ -10,6 +10,7 @@
 #include "quern/ops/sum.h"
 #include "quern/ops/topk.h"
 #include "quern/tensor/parallel.h"
+#include "tensor/threads.h"
 
 using namespace quern;
 using namespace quern::test;
@@ -230,7 +231,7 @@ TEST_CASE("autocast widens sums and softmax") {
 }
 
 TEST_CASE("the number of threads changes no bits") {
-  const int before = num_threads();
+  const test::Threads kept;
   const Tensor x = random({4, 9, 113, 127}, 1, DType::f32, kLast), y = raw::contiguous(x);
   const auto results = [&] {
     return Tensors{sum(x, {0, 2, 3}), sum(y, {0, 2, 3}), sum(y),     mean(x, {1}),
@@ -243,7 +244,6 @@ TEST_CASE("the number of threads changes no bits") {
     const Tensors got = results();
     for (size_t i = 0; i < got.size(); ++i) CHECK(same_bits(got[i], expected[i]));
   }
-  set_num_threads(before);
 }
 
 TEST_CASE("errors") {

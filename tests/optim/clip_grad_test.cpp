@@ -8,6 +8,7 @@
 #include "quern/tensor/parallel.h"
 #include "quern/tensor/random.h"
 #include "quern/tensor/raw.h"
+#include "tensor/threads.h"
 
 using namespace quern;
 using optim::clip_grad_norm_;
@@ -56,14 +57,13 @@ TEST_CASE("clip_grad_norm_ takes any dtype and strides") {
 }
 
 TEST_CASE("clip_grad_norm_ of any number of threads has the same bits") {
-  const int threads = num_threads();
+  const test::Threads kept;
   const Tensor grad = randn({100'003});
   double norms[3];
   for (int n : {1, 2, 3}) {
     set_num_threads(n);
     norms[n - 1] = clip_grad_norm_({with_grad(grad)}, 1e9);
   }
-  set_num_threads(threads);
   CHECK(norms[0] == norms[1]);
   CHECK(norms[0] == norms[2]);
 }

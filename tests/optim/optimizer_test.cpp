@@ -10,6 +10,7 @@
 #include "quern/tensor/parallel.h"
 #include "quern/tensor/random.h"
 #include "quern/tensor/raw.h"
+#include "tensor/threads.h"
 
 using namespace quern;
 using namespace quern::optim;
@@ -164,7 +165,7 @@ TEST_CASE("a step moves on the version of what it changes") {
 }
 
 TEST_CASE("any number of threads gives the same bits") {
-  const int threads = num_threads();
+  const test::Threads kept;
   Tensors sgd, adamw;
   for (int n : {1, 2, 3}) {
     set_num_threads(n);
@@ -175,7 +176,6 @@ TEST_CASE("any number of threads gives the same bits") {
     train(by_adamw, b, 0, 3);
     sgd.push_back(a), adamw.push_back(b);
   }
-  set_num_threads(threads);
   for (size_t i : {1, 2}) {
     CHECK(same_bits(sgd[0], sgd[i]));
     CHECK(same_bits(adamw[0], adamw[i]));

@@ -1,4 +1,5 @@
 #include "quern/tensor/random.h"
+#include "threads.h"
 
 #include <doctest/doctest.h>
 
@@ -64,15 +65,13 @@ TEST_CASE("random: element i is what the header says") {
 }
 
 TEST_CASE("random: the same numbers for any number of threads, and for any part of a draw") {
-  const int before = num_threads();
-  set_num_threads(1);
+  const test::Threads kept(1);
   const std::vector<float> one = normals(100'003, 5, 2), one_uniform = uniforms(100'003, 5, 2);
   for (int threads : {2, 3}) {
     set_num_threads(threads);
     CHECK(normals(100'003, 5, 2) == one);
     CHECK(uniforms(100'003, 5, 2) == one_uniform);
   }
-  set_num_threads(before);
   for (int64_t n : {0, 1, 5, 1027, 20'001}) {
     const std::vector<float> part = normals(n, 5, 2);
     CHECK(std::equal(part.begin(), part.end(), one.begin()));

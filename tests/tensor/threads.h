@@ -6,10 +6,12 @@
 
 namespace quern::test {
 
-/// Sets the number of threads for a scope.
+/// Sets the number of threads for a scope, or whatever that sets it to.
 class Threads {
  public:
-  explicit Threads(int threads) : before_(num_threads()) { set_num_threads(threads); }
+  explicit Threads(int threads = num_threads()) : before_(num_threads()) {
+    set_num_threads(threads);
+  }
   ~Threads() { set_num_threads(before_); }
 
  private:
