@@ -1,6 +1,5 @@
 // gemm(): blocking, packing, strides, batches, bias and rounding, with every kernel.
 #include "quern/ops/kernels/gemm/gemm.h"
-#include "tensor/threads.h"
 
 #include <doctest/doctest.h>
 
@@ -13,6 +12,7 @@
 #include "quern/ops/kernels/gemm/gemm_registry.h"
 #include "quern/tensor/cpu_features.h"
 #include "quern/tensor/parallel.h"
+#include "tensor/threads.h"
 
 using namespace quern;
 using namespace quern::kernels;

@@ -1,5 +1,4 @@
 #include "quern/nn/resnet.h"
-#include "tensor/threads.h"
 
 #include <doctest/doctest.h>
 
@@ -18,6 +17,7 @@
 #include "quern/optim/sgd.h"
 #include "quern/tensor/parallel.h"
 #include "tensor/run_self.h"
+#include "tensor/threads.h"
 
 using namespace quern;
 

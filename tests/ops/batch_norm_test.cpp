@@ -1,12 +1,12 @@
 // batch_norm against a direct formula in f64, by gradcheck, and its errors.
 #include "quern/ops/batch_norm.h"
-#include "tensor/threads.h"
 
 #include <doctest/doctest.h>
 
 #include "gradcheck_helper.h"
 #include "quern/ops/autocast.h"
 #include "quern/tensor/parallel.h"
+#include "tensor/threads.h"
 
 using namespace quern;
 using namespace quern::test;

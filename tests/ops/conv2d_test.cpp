@@ -1,5 +1,4 @@
 #include "quern/ops/conv2d.h"
-#include "tensor/threads.h"
 
 #include <doctest/doctest.h>
 
@@ -11,6 +10,7 @@
 #include "quern/ops/kernels/conv/conv.h"
 #include "quern/ops/pack_cache.h"
 #include "quern/tensor/parallel.h"
+#include "tensor/threads.h"
 
 using namespace quern;
 using namespace quern::test;

@@ -1,8 +1,8 @@
 #include "quern/ops/dropout.h"
-#include "tensor/threads.h"
 
 #include "gradcheck_helper.h"
 #include "quern/tensor/parallel.h"
+#include "tensor/threads.h"
 
 using namespace quern;
 using namespace quern::test;

@@ -1,5 +1,4 @@
 #include "quern/ops/linear.h"
-#include "tensor/threads.h"
 
 #include <doctest/doctest.h>
 
@@ -13,6 +12,7 @@
 #include "quern/tensor/cpu_features.h"
 #include "quern/tensor/parallel.h"
 #include "quern/tensor/verbose.h"
+#include "tensor/threads.h"
 
 using namespace quern;
 using test::leaf;

@@ -1,5 +1,4 @@
 #include "quern/tensor/random.h"
-#include "threads.h"
 
 #include <doctest/doctest.h>
 
@@ -9,6 +8,7 @@
 
 #include "quern/tensor/parallel.h"
 #include "quern/tensor/raw.h"
+#include "threads.h"
 
 using namespace quern;
 
