@@ -63,12 +63,14 @@ uint64_t saved_registers() {
   return uint64_t{high} << 32 | low;
 }
 
-/// Linux gives a process its tile registers only on request.
+/// Linux gives a process its tile registers only on request, for good, and from then on its signal stacks
+/// have to be larger: asked for when AMX is wanted.
 bool tiles_permitted() {
 #ifdef __linux__
   constexpr long kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM
   constexpr long kTileData = 18;
-  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+  static const bool permitted = syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+  return permitted;
 #else
   return false;
 #endif
@@ -96,7 +98,7 @@ Isa detect_best() {
   const Registers palette = cpuid(0x1d, 1);
   const bool expected =
       palette.ebx >> 16 == 8 && (palette.ebx & 0xffff) == 64 && (palette.ecx & 0xffff) == 16;
-  return cpuid(0x1d).eax >= 1 && expected && tiles_permitted() ? Isa::amx : Isa::avx512_bf16;
+  return cpuid(0x1d).eax >= 1 && expected ? Isa::amx : Isa::avx512_bf16;
 }
 
 std::string brand() {
@@ -181,6 +183,10 @@ std::string brand() { return "unknown CPU"; }
 
 #endif
 
+#ifndef __x86_64__
+bool tiles_permitted() { return false; }
+#endif
+
 IsaSet found() {
   static const IsaSet isas = detect();
   return isas;
@@ -209,8 +215,11 @@ std::string_view to_string(Isa isa) { return kNames[static_cast<size_t>(isa)]; }
 
 Isa isa_from_string(std::string_view name) { return parse("name", name); }
 
-bool cpu_has(Isa isa) { return (found() & bit(isa)) != 0; }
-bool isa_enabled(Isa isa) { return cpu_has(isa) && isa <= isa_cap(); }
+bool cpu_has(Isa isa) {
+  if ((found() & bit(isa)) == 0) return false;
+  return isa != Isa::amx || isa_cap() < Isa::amx || tiles_permitted();
+}
+bool isa_enabled(Isa isa) { return isa <= isa_cap() && cpu_has(isa); }
 
 std::string why_disabled(Isa isa) {
   if (!cpu_has(isa)) return fmt::format("CPU has no {}", to_string(isa));
@@ -218,7 +227,10 @@ std::string why_disabled(Isa isa) {
   return {};
 }
 
-Isa max_isa() { return best_of(found() & up_to(isa_cap())); }
+Isa max_isa() {
+  const IsaSet below = found() & up_to(isa_cap());
+  return best_of(cpu_has(best_of(below)) ? below : below & ~bit(Isa::amx));
+}
 
 Isa isa_cap() {
   int now = cap.load(std::memory_order_relaxed);

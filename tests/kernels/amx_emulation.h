@@ -25,6 +25,9 @@ class EmulatedTiles {
       if (t < kTiles) tiles[t] = Tile{rows, row_bytes, {}};
     }
   }
+  static void release() {
+    for (Tile& tile : tiles) tile = {};
+  }
   template <int t>
   static void zero() {
     std::memset(configured(t).bytes, 0, sizeof tiles[t].bytes);
@@ -124,7 +127,11 @@ inline constexpr kernels::GemmKernel kEmulatedAmx = [] {
                              Kernel::kNr,
                              Kernel::kKr,
                              Kernel::kKMultiple,
-                             Kernel::run};
+                             Kernel::run,
+                             nullptr,
+                             false,
+                             Kernel::enter,
+                             Kernel::leave};
 }();
 
 }  // namespace quern::test

@@ -109,6 +109,105 @@ TEST_CASE("emulated tiles refuse what the CPU refuses") {
   });
 }
 
+TEST_CASE(
+    "the AMX kernel takes nothing of the thread's tiles for granted and leaves nothing there") {
+  std::jthread([] {
+    const auto someone_else = [] {
+      TileConfig config;
+      for (int t = 0; t < 8; ++t) config.rows[t] = 3, config.row_bytes[t] = 12;
+      EmulatedTiles::configure(config);
+    };
+    const auto left_behind = [] {
+      try {
+        EmulatedTiles::zero<0>();
+        return true;
+      } catch (const std::logic_error&) {
+        return false;
+      }
+    };
+    const int64_t m = 20, n = 32, k = 64;
+    Elements a(DType::bf16, m * k), b(DType::bf16, k * n), expected(DType::f32, m * n),
+        c(DType::f32, m * n);
+    a.fill_random(1), b.fill_random(2);
+    const auto run = [&, a = static_cast<const void*>(a.data()),
+                      b = static_cast<const void*>(b.data())](Elements& to) {
+      kEmulatedAmx.run({.m = m,
+                        .n = n,
+                        .k = k,
+                        .batch = 1,
+                        .a = &a,
+                        .lda = k,
+                        .b = &b,
+                        .c = to.data(),
+                        .ldc = n,
+                        .accumulate = false});
+    };
+    const auto same = [&] {
+      int64_t different = 0;
+      for (int64_t i = 0; i < c.count(); ++i) different += c.get(i) != expected.get(i);
+      return different == 0;
+    };
+    run(expected);
+    CHECK_FALSE(left_behind());
+    someone_else();
+    run(c);
+    CHECK(same());
+    for (int cell = 0; cell < 2; ++cell) {
+      someone_else();
+      {
+        const KernelUse use(kEmulatedAmx);
+        run(c), run(c);
+        CHECK(left_behind());  // from call to call
+      }
+      CHECK(same());
+      CHECK_FALSE(left_behind());
+    }
+  });
+}
+
+#ifdef __x86_64__
+TEST_CASE("the AMX kernel is as careful with the CPU's tiles") {
+  if (!cpu_has(Isa::amx)) {
+    MESSAGE("skipped: CPU has no amx");
+    return;
+  }
+  const int64_t m = 20, n = 32, k = 64;
+  Elements a(DType::bf16, m * k), b(DType::bf16, k * n), expected(DType::f32, m * n),
+      c(DType::f32, m * n);
+  a.fill_random(1), b.fill_random(2);
+  const void *a_pointer = a.data(), *b_pointer = b.data();
+  GemmTile tile{.m = m,
+                .n = n,
+                .k = k,
+                .batch = 1,
+                .a = &a_pointer,
+                .lda = k,
+                .b = &b_pointer,
+                .c = expected.data(),
+                .ldc = n,
+                .accumulate = false};
+  kEmulatedAmx.run(tile);
+  tile.c = c.data();
+  const GemmKernel& kernel = *amx_record();
+  TileConfig other;
+  for (int t = 0; t < 8; ++t) other.rows[t] = 3, other.row_bytes[t] = 12;
+  for (const bool release : {false, true}) {
+    for (int call = 0; call < 2; ++call) {
+      asm volatile("ldtilecfg %0" ::"m"(other));
+      if (release) asm volatile("tilerelease");
+      const KernelUse use(kernel);
+      kernel.run(tile), kernel.run(tile);
+    }
+    int64_t different = 0;
+    for (int64_t i = 0; i < c.count(); ++i) different += c.get(i) != expected.get(i);
+    CHECK(different == 0);
+    TileConfig now;
+    asm volatile("sttilecfg %0" : "=m"(now));
+    CHECK(static_cast<int>(now.palette) == 0);  // released
+  }
+}
+#endif
+
 TEST_CASE("the AMX kernel gives the same bits on the CPU's tiles") {
   if (!cpu_has(Isa::amx)) {
     MESSAGE("skipped: CPU has no amx");

@@ -1,6 +1,8 @@
 #include "quern/tensor/cpu_features.h"
 
 #include <doctest/doctest.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -84,6 +86,28 @@ TEST_CASE("isa: agrees with what the kernel lists") {
   CHECK(cpu_has(Isa::avx512) == avx512);
   CHECK(cpu_has(Isa::avx512_bf16) == avx512_bf16);
   if (!(avx512_bf16 && has({"amx_tile", "amx_bf16"}))) CHECK_FALSE(cpu_has(Isa::amx));
+}
+#endif
+
+#if defined(__x86_64__) && defined(__linux__)
+TEST_CASE("child: tiles" * doctest::skip()) {
+  unsigned long permitted = 0;
+  const bool before =
+      (max_isa(), syscall(SYS_arch_prctl, 0x1022, &permitted) == 0) &&  // ARCH_GET_XCOMP_PERM
+      (permitted >> 18 & 1) != 0;
+  set_isa_cap(Isa::amx);
+  max_isa();
+  const bool after = syscall(SYS_arch_prctl, 0x1022, &permitted) == 0 && (permitted >> 18 & 1) != 0;
+  fmt::print("tiles: {} {}\n", before, after);
+}
+
+TEST_CASE("isa: no permission for tiles is asked for under a lower cap, and one when that rises") {
+  if (!cpu_has(Isa::amx)) {
+    MESSAGE("skipped: CPU has no amx");
+    return;
+  }
+  CHECK(test::contains(test::run_self("QUERN_MAX_CPU_ISA=avx512", "child: tiles"),
+                       "tiles: false true"));
 }
 #endif
 

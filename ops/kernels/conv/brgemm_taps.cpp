@@ -17,6 +17,7 @@
 
 #include "quern/ops/kernels/conv/ahead.h"
 #include "quern/ops/kernels/conv/brgemm_cut.h"
+#include "quern/ops/kernels/gemm/gemm_registry.h"
 #include "quern/tensor/dtype.h"
 #include "quern/tensor/parallel.h"
 #include "quern/tensor/per_thread.h"
@@ -35,6 +36,7 @@ class TapEngine {
   void run() {
     if (cut_.shared_items > 0) copy_shared();
     parallel_for(cut_.cells(), cut_.pieces, [&](int64_t cell, int64_t begin, int64_t end) {
+      const KernelUse use(gemm_);
       const int64_t index = cell / cut_.parts;
       Block block = cut_.grid[index];
       const int64_t first = block.rows * begin / cut_.pieces, last = block.rows * end / cut_.pieces;

@@ -190,6 +190,7 @@ void WgradEngine<T, Operand>::run(Acc* dw) {
   sums_ = sums.as<Acc>();
   const int64_t cells = p_.groups * pixel_parts_ * channel_cells;
   parallel_pieces(cells, multiplications() / cells, [&](int64_t i) {
+    const KernelUse use(gemm_);
     run_cell(cell(i / channel_cells / pixel_parts_, i / channel_cells % pixel_parts_,
                   i % channel_cells / output_parts_, i % output_parts_));
   });

@@ -273,6 +273,7 @@ void gemm(const GemmKernel& kernel, const GemmProblem& p) {
   }
   const int64_t cells = p.batch * blocks.rows * blocks.columns;
   parallel_pieces(cells, blocks.mc * blocks.nc * p.k, [&](int64_t cell) {
+    const KernelUse use(kernel);
     const int64_t batch = cell / blocks.columns / blocks.rows;
     const int64_t i0 = cell / blocks.columns % blocks.rows * blocks.mc;
     const int64_t j0 = cell % blocks.columns * blocks.nc;

@@ -10,6 +10,7 @@ namespace {
 /// TILELOADD all.
 struct HardwareTiles {
   static void configure(const TileConfig& config) { asm volatile("ldtilecfg %0" ::"m"(config)); }
+  static void release() { asm volatile("tilerelease"); }
   template <int t>
   static void zero() {
     asm volatile("tilezero %%tmm%c0" ::"i"(t));
@@ -41,6 +42,8 @@ constinit const GemmKernel gemm_bf16_bf16_f32_32x32k2_amx{.name = "gemm_bf16_bf1
                                                           .nr = Kernel::kNr,
                                                           .kr = Kernel::kKr,
                                                           .k_multiple = Kernel::kKMultiple,
-                                                          .run = Kernel::run};
+                                                          .run = Kernel::run,
+                                                          .enter = Kernel::enter,
+                                                          .leave = Kernel::leave};
 
 }  // namespace quern::kernels

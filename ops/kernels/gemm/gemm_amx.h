@@ -23,7 +23,7 @@ struct alignas(64) TileConfig {
 };
 static_assert(sizeof(TileConfig) == 64);
 
-/// Tiles: static configure(const TileConfig&), zero<t>(), load<t>(from, row_bytes),
+/// Tiles: static configure(const TileConfig&), release(), zero<t>(), load<t>(from, row_bytes),
 /// store<t>(to, row_bytes), and dot<c, a, b>(): C += A·B in pairs of bf16.
 template <class Tiles>
 class AmxGemm {
@@ -31,9 +31,20 @@ class AmxGemm {
   static constexpr int kMr = 32, kNr = 32, kKr = 2, kKMultiple = 32;
 
   static void run(const GemmTile& tile) {
+    const bool alone = !held.between_calls;
     configure(tile.m);
     if (tile.m > 16) tile.n > 16 ? multiply<2, 2>(tile) : multiply<2, 1>(tile);
     else tile.n > 16 ? multiply<1, 2>(tile) : multiply<1, 1>(tile);
+    if (alone) leave();
+  }
+
+  /// From here to leave() the configuration stays with the thread from call to call: loading one costs
+  /// about as much as eight multiplications. Who else uses tiles in this thread, before or after, finds
+  /// and leaves them as they like.
+  static void enter() { held = {.between_calls = true}; }
+  static void leave() {
+    if (held.rows > 0) Tiles::release();
+    held = {};
   }
 
  private:
@@ -44,11 +55,16 @@ class AmxGemm {
     return left < kHalf ? left : kHalf;
   }
 
-  /// Rows of A and C as m says, so that missing ones are neither read nor written. The
-  /// configuration stays with the thread: loading one costs about as much as eight multiplications.
+  /// What this thread's tiles are configured for.
+  struct Held {
+    bool between_calls = false;
+    int64_t rows = 0;  // of A and C; 0: nothing
+  };
+  static inline thread_local Held held{};
+
+  /// Rows of A and C as m says, so that missing ones are neither read nor written.
   static void configure(int64_t m) {
-    static thread_local int64_t loaded = 0;
-    if (loaded == m) return;
+    if (held.rows == m) return;
     TileConfig config;
     for (int t = 0; t < 8; ++t) {
       const int block = t < 4 ? t / 2 : t - 4;
@@ -58,7 +74,7 @@ class AmxGemm {
       config.row_bytes[t] = 64;
     }
     Tiles::configure(config);
-    loaded = m;
+    held.rows = m;
   }
 
   template <int kRowTiles, int kColumnTiles>

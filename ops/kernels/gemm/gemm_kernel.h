@@ -67,6 +67,9 @@ struct GemmKernel {
   void (*run)(const GemmTile&);
   void (*run_outer)(const GemmTile&) = nullptr;  // outer products; null: not offered
   bool finishes = false;                         // run() takes finish, tiles and jumps
+  // What run() may hold in the thread from enter() to leave(), outside of memory: see KernelUse. Null: nothing.
+  void (*enter)() = nullptr;
+  void (*leave)() = nullptr;
   // nr is that of vectors of 128 bits in the record, and named <nr/4>vl; gemm_kernels() gives that of
   // the CPU's vectors.
   bool scalable = false;

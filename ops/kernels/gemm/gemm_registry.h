@@ -13,6 +13,23 @@ std::span<const GemmKernel* const> gemm_kernels();
 /// CPU.
 const GemmKernel& select_gemm_kernel(DType a_and_b);
 
+/// A cell's calls of a kernel. In between the kernel may rely on what it set in the thread, AMX's tile
+/// configuration, since nobody else has a turn; before and after, nothing is assumed or left there.
+class KernelUse {
+ public:
+  explicit KernelUse(const GemmKernel& kernel) : leave_(kernel.leave) {
+    if (kernel.enter != nullptr) kernel.enter();
+  }
+  ~KernelUse() {
+    if (leave_ != nullptr) leave_();
+  }
+  KernelUse(const KernelUse&) = delete;
+  KernelUse& operator=(const KernelUse&) = delete;
+
+ private:
+  void (*const leave_)();
+};
+
 /// k as the kernel takes it: rounded up to its k_multiple.
 int64_t padded_k(const GemmKernel& kernel, int64_t k);
 /// Elements of one packed panel, k×nr with k padded.
