@@ -6,7 +6,7 @@
 #include <mutex>
 #include <utility>
 
-#include "quern/tensor/flush_denormals.h"
+#include "quern/tensor/float_mode.h"
 #include "quern/tensor/parallel.h"
 
 namespace quern::detail {
@@ -40,7 +40,7 @@ class Share {
 
  private:
   const ThisThread before_ = this_thread;
-  FlushDenormals flush_;
+  KernelFloatMode mode_;
 };
 
 /// The exception of the lowest cell that threw one: the same whichever thread comes first.

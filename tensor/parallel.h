@@ -37,7 +37,8 @@ class FunctionRef<R(Args...)> {
 
 /// Runs body(0) ... body(cells-1), each once, on some thread; returns when all are done. If bodies
 /// throw, the exception of the lowest cell is rethrown here. Inside another parallel_for it runs in
-/// the calling thread. In every body, one thread or many, denormals are read and written as zero.
+/// the calling thread. Every body, on one thread or many, computes in KernelFloatMode: to nearest,
+/// without traps, with denormals read and written as zero.
 void parallel_for(int64_t cells, FunctionRef<void(int64_t)> body);
 
 /// The same of cells that can be computed in pieces: runs body(cell, begin, end) on all pieces 0..pieces of each.

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "quern/tensor/check.h"
+#include "quern/tensor/fork.h"
 #include "quern/tensor/page_heap.h"
 
 // AddressSanitizer is told of blocks on a free list, which it would take for live ones, and of what
@@ -63,6 +64,8 @@ struct Size {
 
 class Allocator {
  public:
+  Allocator() { detail::hold_across_fork(mutex_); }
+
   std::byte* allocate(int64_t requested) {
     check(requested >= 0, "storage", "bytes: expected at least 0, got {}", requested);
     const Size size(requested);

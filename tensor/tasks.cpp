@@ -59,6 +59,7 @@ class TaskTeam final : public Tasks, public Team {
   /// Until all is done.
   void assist(int thread) {
     enter(thread);
+    const FloatMode mode(mode_);
     Patience patience;
     while (unfinished_ > 0)
       if (!begin_task() && !help(thread)) patience.wait();
@@ -127,6 +128,7 @@ class TaskTeam final : public Tasks, public Team {
   }
 
   const int threads_;
+  const FloatMode::Mode mode_ = FloatMode::current();  // the caller's: a task runs on any thread
   std::vector<Desk> desks_;
   std::atomic<int> unfinished_ = 1;  // the body and the tasks
   std::atomic<int> queued_ = 0;      // as waiting_ has, to be seen without the lock

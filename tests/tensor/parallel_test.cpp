@@ -2,9 +2,14 @@
 
 #include <doctest/doctest.h>
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
+#include <cfenv>
 #include <chrono>
+#include <cmath>
 #include <mutex>
 #include <stdexcept>
 #include <thread>
@@ -147,6 +152,53 @@ TEST_CASE("parallel_for: denormals are zero in every cell, and only there") {
     }
     CHECK_THROWS(parallel_for(3, [](int64_t) { throw 1; }));
     CHECK(denormal_product() != 0);
+  }
+}
+#endif
+
+#ifdef __x86_64__
+TEST_CASE("parallel_for: cells round to nearest and trap nothing, whatever the caller has set") {
+  for (int threads : {1, 3}) {
+    const Threads guard(threads);
+    std::fenv_t before;
+    std::fegetenv(&before);
+    std::fesetround(FE_UPWARD);
+    feenableexcept(FE_INVALID | FE_DIVBYZERO);
+    std::atomic<int> wrong = 0;
+    parallel_for(9, [&](int64_t) {
+      volatile float zero = 0, one = 1, small = 0x1p-30f;
+      const float undefined = zero / zero, infinite = one / zero;
+      wrong += one + small != 1 || !std::isnan(undefined) || !std::isinf(infinite);
+    });
+    const bool kept =
+        std::fegetround() == FE_UPWARD && fegetexcept() == (FE_INVALID | FE_DIVBYZERO);
+    std::fesetenv(&before);
+    CHECK(wrong == 0);
+    CHECK(kept);
+  }
+}
+#endif
+
+#ifndef __SANITIZE_THREAD__
+TEST_CASE("parallel_for: a child of fork has threads of its own") {
+  const Threads guard(3);
+  const auto add_up = [] {
+    std::atomic<int64_t> sum = 0;
+    parallel_for(100, [&](int64_t cell) { sum += cell; });
+    return sum.load();
+  };
+  CHECK(add_up() == 4950);  // now there is a pool of threads
+  for (int generation = 0; generation < 2; ++generation) {
+    const pid_t child = fork();
+    REQUIRE(child >= 0);
+    if (child == 0) {
+      alarm(600);  // not for ever, should it hang
+      _exit(add_up() == 4950 && add_up() == 4950 ? 0 : 1);
+    }
+    int status = -1;
+    CHECK(waitpid(child, &status, 0) == child);
+    CHECK(status == 0);
+    CHECK(add_up() == 4950);
   }
 }
 #endif
