@@ -60,7 +60,9 @@ Graph explore(const Variable* root) {
 }
 
 Tensor run_hooks(const Variable& v, Tensor grad) {
-  for (const auto& hook : v.hooks) {
+  if (v.hooks.empty()) return grad;
+  const auto hooks = v.hooks;  // one that a hook registers has its turn in the next pass
+  for (const auto& hook : hooks) {
     Tensor replaced = hook(grad);
     if (!replaced.defined()) continue;
     check(replaced.shape() == v.shape && is_floating(replaced.dtype()), "register_hook",

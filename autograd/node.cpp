@@ -1,7 +1,6 @@
 #include "quern/autograd/node.h"
 
 #include <algorithm>
-#include <iterator>
 #include <stdexcept>
 
 #include "quern/tensor/raw.h"
@@ -14,7 +13,8 @@ std::shared_ptr<Variable> variable(const Tensor& t) {
 }
 
 bool Recipe::makes(const Tensor& t) const {
-  return t.storage() == last_.lock() && t.version() == version_;
+  const auto last = last_.lock();
+  return last && last == t.storage() && last->version() == version_;
 }
 
 Tensor Recipe::get() {
@@ -57,19 +57,6 @@ const Tensor& SavedTensor::get() const {
           "pass",
           tensor_, version_, tensor_.version());
   return tensor_;
-}
-
-// A node that nothing else keeps alive hands its inputs to this one before it dies.
-Node::~Node() {
-  Edges dying = std::move(inputs);
-  while (!dying.empty()) {
-    const std::shared_ptr<Variable> v = std::move(dying.back());
-    dying.pop_back();
-    if (!v || v.use_count() > 1 || !v->node || v->node.use_count() > 1) continue;
-    Edges& next = v->node->inputs;
-    std::move(next.begin(), next.end(), std::back_inserter(dying));
-    next.clear();
-  }
 }
 
 namespace detail {

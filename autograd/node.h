@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "quern/autograd/delete_in_turn.h"
 #include "quern/autograd/grad_mode.h"
 #include "quern/tensor/tensor.h"
 
@@ -57,11 +58,10 @@ class Needs {
 /// How to make the output of an op again, the same bits, from what its node keeps for backward
 /// anyway. Who saves the output keeps the recipe in its place, and the memory is free until then.
 /// `depth`: the tensors that come to be in making it, itself and those that other recipes make for it.
-class Recipe {
+class Recipe : public InTurn<Recipe> {
  public:
-  Recipe(const Tensor& y, std::function<Tensor()> make, int depth = 1)
-      : make_(std::move(make)), depth_(depth) {
-    remember(y);
+  static std::shared_ptr<Recipe> of(const Tensor& y, std::function<Tensor()> make, int depth = 1) {
+    return {new Recipe(y, std::move(make), depth), DeleteInTurn<Recipe>()};
   }
   int depth() const { return depth_; }
   /// Is this it, unchanged?
@@ -70,6 +70,10 @@ class Recipe {
   Tensor get();
 
  private:
+  Recipe(const Tensor& y, std::function<Tensor()> make, int depth)
+      : make_(std::move(make)), depth_(depth) {
+    remember(y);
+  }
   void remember(const Tensor& t);
 
   std::function<Tensor()> make_;
@@ -110,11 +114,11 @@ enum class GradDType {
 
 /// One recorded op with one output. `inputs` has an entry an argument; null where it needs no
 /// gradient.
-class Node {
+class Node : public InTurn<Node> {
  public:
   Node(std::string_view op, Edges inputs, GradDType grad_dtype)
       : op(op), grad_dtype(grad_dtype), inputs(std::move(inputs)) {}
-  virtual ~Node();  // iterative, so that a graph of any depth can be freed
+  virtual ~Node() = default;
   Node(const Node&) = delete;
   Node& operator=(const Node&) = delete;
   /// Gradients of the inputs, in their order, given the output's. Called without recording. `again`:
@@ -170,8 +174,9 @@ Tensor record(std::string_view op, Tensor y, std::span<const Tensor> inputs, F b
               std::shared_ptr<Recipe> recipe = nullptr) {
   Edges edges = detail::edges(inputs);
   if (edges.empty()) return y;
-  auto node =
-      std::make_shared<ClosureNode<F>>(op, std::move(edges), grad_dtype, std::move(backward));
+  std::shared_ptr<Node> node(
+      new ClosureNode<F>(op, std::move(edges), grad_dtype, std::move(backward)),
+      DeleteInTurn<Node>());
   node->recipe = std::move(recipe);
   detail::set_history(y, std::move(node));
   return y;

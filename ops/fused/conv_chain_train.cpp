@@ -281,7 +281,7 @@ Tensor detail::conv_chain_train(const Tensor& x_any, const ConvChain& chain, boo
   // keeps anyway: 2% of a step's time for a seventh to a fifth of its memory.
   std::shared_ptr<Recipe> recipe;
   if (const int depth = trained->join_depth(); depth <= kMaxDepth)
-    recipe = std::make_shared<Recipe>(
+    recipe = Recipe::of(
         out, [trained] { return trained->join(trained->join_input()); }, depth);
   return contiguous(
       record(

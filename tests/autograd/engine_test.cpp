@@ -337,3 +337,23 @@ TEST_CASE("a backward pass that breaks its contract is an error of quern, not of
       record("op", x, {x}, [](const Tensor& dy, Needs) -> Tensors { return {dy}; }),
       "op: records f64 [2], which is not a fresh floating output", std::logic_error);
 }
+
+TEST_CASE("a hook that registers hooks has them run in the next pass") {
+  const Tensor x = ones({2}, DType::f64).requires_grad_();
+  int first = 0, later = 0;
+  x.register_hook([&](const Tensor&) {
+    ++first;
+    for (int i = 0; i < 100; ++i)  // more than there is room for beside the first
+      x.register_hook([&](const Tensor&) {
+        ++later;
+        return Tensor();
+      });
+    return Tensor();
+  });
+  scale(x, 2).backward(ones({2}, DType::f64));
+  CHECK(first == 1);
+  CHECK(later == 0);
+  scale(x, 2).backward(ones({2}, DType::f64));
+  CHECK(first == 2);
+  CHECK(later == 100);
+}

@@ -84,7 +84,7 @@ TEST_CASE("who saves what has a recipe keeps no memory") {
   Tensor y = full({kElements}, 3, DType::f64);
   y = record(
       "op", y, {x}, [](const Tensor& dy, Needs) -> Tensors { return {dy}; }, GradDType::of_output,
-      std::make_shared<Recipe>(y, make));
+      Recipe::of(y, make));
   const auto in_use = [before = memory_stats().in_use] {
     return (memory_stats().in_use - before) / kBytes;
   };
@@ -199,4 +199,14 @@ TEST_CASE("an undefined tensor can be saved") {
   CHECK(!nothing.defined());
   CHECK(!nothing.get().defined());
   CHECK(!SavedTensor().defined());
+}
+
+TEST_CASE("recipes that hold each other in a long row are freed one by one") {
+  const Tensor y = ones({2});
+  std::shared_ptr<Recipe> row;
+  for (int i = 0; i < 200000; ++i) row = Recipe::of(y, [before = std::move(row), y] { return y; });
+  const int64_t before = memory_stats().in_use;
+  row.reset();
+  CHECK(memory_stats().in_use == before);
+  CHECK(y.storage().use_count() == 1);
 }
