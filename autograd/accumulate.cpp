@@ -33,7 +33,7 @@ Tensor owned(Tensor t, DType dtype, MemoryFormat format) {
 void add_(const Tensor& sum, const Tensor& t) {
   const Tensor x = raw::contiguous(raw::to(t, sum.dtype()), sum.format());
   visit_floating("backward", sum.dtype(), [&]<class T>(std::type_identity<T>) {
-    T* const out = sum.data<T>();
+    T* const out = sum.out<T>();
     const T* const in = x.data<T>();
     parallel_chunks(sum.numel(), 1 << 15, [=](int64_t begin, int64_t end) {
       add_run(out + begin, in + begin, end - begin);

@@ -11,7 +11,7 @@ namespace {
 
 /// Where element `index` of t, counted in logical order, lies.
 double& element(const Tensor& t, int64_t index) {
-  double* at = t.data<double>();
+  double* at = t.out<double>();
   for (int d = t.dim() - 1; d >= 0; --d) {
     at += index % t.size(d) * t.stride(d);
     index /= t.size(d);

@@ -105,10 +105,10 @@ class Reader {
     const auto& format = *safetensors::find_format(entry.dtype);
     Tensor tensor = empty(entry.shape, format.dtype);
     if (format.bytes != itemsize(format.dtype)) {
-      read_halves(tensor.data<float>(), tensor.numel());
+      read_halves(tensor.out<float>(), tensor.numel());
       return tensor;
     }
-    read(tensor.raw(), tensor.nbytes());
+    read(tensor.out_raw(), tensor.nbytes());
     if (format.dtype == DType::boolean) {
       auto* bytes = static_cast<const uint8_t*>(tensor.raw());
       check(std::all_of(bytes, bytes + tensor.numel(), [](uint8_t byte) { return byte <= 1; }), op,

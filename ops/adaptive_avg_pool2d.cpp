@@ -21,14 +21,14 @@ Tensor adaptive_avg_pool2d(const Tensor& x, Pair output_size) {
   problem.report(line);
   const Tensor dense = problem.dense(x);
   kernels::avg_pool_forward(problem.kernel(), problem.pool(), problem.images(), dense.raw(),
-                            y.raw());
+                            y.out_raw());
 
   return record(kOp, y, {x}, [problem](const Tensor& dy, Needs) -> Tensors {
     VerboseOp line("adaptive_avg_pool2d_bwd");
     problem.report(line);
     const Tensor dense = problem.dense(dy), dx = problem.new_input();
     kernels::avg_pool_backward(problem.kernel(), problem.pool(), problem.images(), dense.raw(),
-                               dx.raw());
+                               dx.out_raw());
     return {dx};
   });
 }

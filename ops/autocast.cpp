@@ -4,6 +4,7 @@
 
 #include "quern/autograd/node.h"
 #include "quern/ops/convert.h"
+#include "quern/tensor/fork.h"
 #include "quern/tensor/raw.h"
 
 namespace quern {
@@ -12,13 +13,18 @@ namespace {
 /// The copy lives in the leaf's Variable and so as long as the leaf. It has no history: each use
 /// records its own, since backward() passes a node once.
 Tensor kept_copy(const Tensor& leaf) {
-  static std::mutex mutex;  // one model may serve many threads
+  static std::mutex& mutex = *[] {  // one model may serve many threads
+    auto* const made = new std::mutex;
+    detail::hold_across_fork(*made);
+    return made;
+  }();
   const auto v = variable(leaf);
   const std::lock_guard lock(mutex);
-  if (!v->lowered.defined() || v->lowered_version != leaf.version()) {
+  const uint64_t version = leaf.version();  // before it is read: it may be written meanwhile
+  if (!v->lowered.defined() || v->lowered_version != version || leaf.exposed()) {
     v->lowered = Tensor();
     v->lowered = raw::to(leaf, DType::bf16);
-    v->lowered_version = leaf.version();
+    v->lowered_version = version;
   }
   return raw::alias(v->lowered);
 }

@@ -34,8 +34,8 @@ struct Problem {
 
 Moments batch_moments(const Problem& p) {
   Moments m(p.size.channels);
-  double* var = m.var.data<double>();
-  batch_norm_stats(*p.kernel, p.size, p.x.raw(), m.mean.data<double>(), var);
+  double* var = m.var.out<double>();
+  batch_norm_stats(*p.kernel, p.size, p.x.raw(), m.mean.out<double>(), var);
   for (int64_t c = 0; c < p.size.channels; ++c) var[c] /= p.count();
   return m;
 }
@@ -43,7 +43,7 @@ Moments batch_moments(const Problem& p) {
 /// dx = dy·scale
 void scale(const Problem& p, const Tensor& dy, const Tensor& scale, const Tensor& dx) {
   const Tensor zero = zeros_like(scale);
-  batch_norm_normalise(*p.kernel, p.size, dy.raw(), scale.raw(), zero.raw(), dx.raw());
+  batch_norm_normalise(*p.kernel, p.size, dy.raw(), scale.raw(), zero.raw(), dx.out_raw());
 }
 
 }  // namespace
@@ -64,7 +64,7 @@ Tensor batch_norm(const Tensor& x, const Tensor& running_mean, const Tensor& run
   const ChannelNorm channels(norm, moments, x.dtype());
   Tensor y = empty_like(p.x);
   batch_norm_normalise(*p.kernel, p.size, p.x.raw(), channels.scale.raw(), channels.shift.raw(),
-                       y.raw());
+                       y.out_raw());
 
   // Training: dx = a·dy + b·x + c. In evaluation mean and invstd are constants, and dx = scale·dy.
   return record("batch_norm", y, {x, weight, bias},
@@ -80,13 +80,13 @@ Tensor batch_norm(const Tensor& x, const Tensor& running_mean, const Tensor& run
                     return {dx, {}, {}};
                   }
                   const Tensor sums = empty({2, p.size.channels}, DType::f64);
-                  double *sum_dy = sums.data<double>(), *sum_dyx = sum_dy + p.size.channels;
+                  double *sum_dy = sums.out<double>(), *sum_dyx = sum_dy + p.size.channels;
                   batch_norm_backward_reduce(*p.kernel, p.size, p.x.raw(), dy.raw(),
                                              channels.mean.raw(), sum_dy, sum_dyx);
                   const ChannelGradients g(channels, weight.get(), sum_dy, sum_dyx, p.count());
                   if (needs[0] && training) {
                     batch_norm_backward_apply(*p.kernel, p.size, p.x.raw(), dy.raw(), g.a.raw(),
-                                              g.b.raw(), g.c.raw(), dx.raw());
+                                              g.b.raw(), g.c.raw(), dx.out_raw());
                   } else if (needs[0]) {
                     scale(p, dy, channels.scale, dx);
                   }

@@ -24,7 +24,7 @@ void update(const Tensor& running, const Tensor& value, double momentum, double 
   const Tensor next = raw::contiguous(running);
   const double* now = value.data<double>();
   visit_floating(kOp, running.dtype(), [&]<class T>(std::type_identity<T>) {
-    T* moved = next.data<T>();
+    T* moved = next.out<T>();
     for (int64_t c = 0; c < next.numel(); ++c)
       moved[c] = static_cast<T>((1 - momentum) * moved[c] + momentum * (factor * now[c]));
   });
@@ -73,7 +73,7 @@ ChannelNorm::ChannelNorm(const BatchNorm& norm, const Moments& moments, DType dt
     const Tensor bias = values(norm.bias, channels, 0, parameters);
     const T *w = weight.data<T>(), *b = bias.data<T>();
     const double *m = moments.mean.data<double>(), *v = moments.var.data<double>();
-    T *a = scale.data<T>(), *c = shift.data<T>(), *mu = mean.data<T>(), *r = invstd.data<T>();
+    T *a = scale.out<T>(), *c = shift.out<T>(), *mu = mean.out<T>(), *r = invstd.out<T>();
     for (int64_t i = 0; i < channels; ++i) {
       const double inverse = 1 / std::sqrt(v[i] + norm.eps);
       a[i] = static_cast<T>(w[i] * inverse);
@@ -92,8 +92,8 @@ ChannelGradients::ChannelGradients(const ChannelNorm& norm, const Tensor& weight
   visit_floating(kOp, parameters, [&]<class T>(std::type_identity<T>) {
     const Tensor scales = values(weight_, channels, 1, parameters);
     const T *w = scales.data<T>(), *m = norm.mean.data<T>(), *r = norm.invstd.data<T>();
-    T *of_dy = a.data<T>(), *of_x = b.data<T>(), *constant = c.data<T>();
-    T *dweight = weight.data<T>(), *dbias = bias.data<T>();
+    T *of_dy = a.out<T>(), *of_x = b.out<T>(), *constant = c.out<T>();
+    T *dweight = weight.out<T>(), *dbias = bias.out<T>();
     for (int64_t i = 0; i < channels; ++i) {
       const double invstd = r[i], s = w[i] * invstd;
       const double slope = -s * invstd * invstd * sum_dyx[i] / count;

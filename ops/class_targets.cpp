@@ -60,7 +60,7 @@ Tensor ClassTargets::reduce(const Tensor& losses, Reduction reduction, DType dty
 
 Tensor ClassTargets::spread(const Tensor& dy, Reduction reduction) const {
   Tensor gradients = empty({rows()}, DType::f64);
-  double* g = gradients.data<double>();
+  double* g = gradients.out<double>();
   if (reduction == Reduction::none) {
     raw::copy_(gradients, raw::reshape(dy, {rows()}));
   } else {

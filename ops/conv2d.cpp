@@ -37,7 +37,7 @@ Tensor conv2d(const Tensor& x_any, const Tensor& weight_any, const Tensor& bias,
         bias.defined() ? raw::contiguous(raw::to(bias, sum_dtype(problem.dtype))) : bias;
     const ConvPlan plan = detail::conv_plan(problem, ConvPass::forward);
     const detail::PackedWeight packed(plan, weight);
-    conv_forward(plan, source.raw(), packed.data(), y.raw(),
+    conv_forward(plan, source.raw(), packed.data(), y.out_raw(),
                  {.shift = b.defined() ? b.raw() : nullptr});
   }
 
@@ -54,16 +54,16 @@ Tensor conv2d(const Tensor& x_any, const Tensor& weight_any, const Tensor& bias,
                                          problem.dtype, problem.format);
                     const ConvPlan plan = detail::conv_plan(problem, ConvPass::dgrad);
                     const detail::PackedWeight packed(plan, weight.get());
-                    conv_dgrad(plan, dy.raw(), packed.data(), gradients[0].raw());
+                    conv_dgrad(plan, dy.raw(), packed.data(), gradients[0].out_raw());
                   }
                   if (needs[1]) {
                     gradients[1] = empty(weight_shape, sum_dtype(problem.dtype));
                     conv_wgrad(detail::conv_plan(problem, ConvPass::wgrad), x.get().raw(), dy.raw(),
-                               gradients[1].raw());
+                               gradients[1].out_raw());
                   }
                   if (needs[2]) {
                     gradients[2] = empty({problem.oc}, sum_dtype(problem.dtype));
-                    conv_bias_grad(problem, dy.raw(), gradients[2].raw());
+                    conv_bias_grad(problem, dy.raw(), gradients[2].out_raw());
                   }
                   return gradients;
                 });

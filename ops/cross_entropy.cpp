@@ -36,9 +36,9 @@ Tensor forward(const ClassTargets& targets, const Tensor& x, const Tensor& stats
   const Tensor losses = empty({targets.rows()}, DType::f64);
   const auto run = [&]<class T, class A>(T, A) {
     for_each_row(targets.along(), sizeof(T), x.raw(), nullptr, nullptr, [&](const RowData& row) {
-      A* out = stats.data<A>() + 2 * row.index;
+      A* out = stats.out<A>() + 2 * row.index;
       kernel.run({.n = targets.classes(), .x = row.x, .out = out});
-      losses.data<double>()[row.index] =
+      losses.out<double>()[row.index] =
           row_loss(targets, row.index, static_cast<const T*>(row.x), static_cast<double>(out[0]),
                    static_cast<double>(out[1]), smoothing);
     });
@@ -63,13 +63,13 @@ Tensor backward(const ClassTargets& targets, const Tensor& x, const Tensor& stat
   const double weights = targets.weight_of_classes();
   const int64_t item = itemsize(stats.dtype());
   for_each_row(
-      targets.along(), itemsize(x.dtype()), x.raw(), nullptr, dx.raw(), [&](const RowData& r) {
+      targets.along(), itemsize(x.dtype()), x.raw(), nullptr, dx.out_raw(), [&](const RowData& r) {
         const double dy = g.data<double>()[r.index];
         const bool ignored = targets.ignored(r.index);
         const double at_target =
             ignored ? 0 : (1 - smoothing) * targets.weight(targets.target(r.index));
         Row row{.n = targets.classes(), .x = r.x, .y = r.y};
-        row.out = static_cast<std::byte*>(stats.raw()) + 2 * r.index * item;
+        row.out = static_cast<std::byte*>(stats.out_raw()) + 2 * r.index * item;
         row.weight = weight.defined() ? weight.raw() : nullptr;
         row.target = ignored ? -1 : targets.target(r.index);
         row.a = dy * (at_target + spread * weights), row.b = dy * spread, row.c = dy * at_target;

@@ -42,7 +42,7 @@ Tensor apply_mask(const Tensor& x, const Tensor& keep, double scale) {
   const Tensor dense = raw::contiguous(x, keep.format());
   Tensor y = empty(x.shape(), x.dtype(), keep.format());
   visit_floating("dropout", x.dtype(), [&]<class T>(std::type_identity<T>) {
-    mask_run(y.data<T>(), dense.data<T>(), keep.data<uint8_t>(), x.numel(), scale);
+    mask_run(y.out<T>(), dense.data<T>(), keep.data<uint8_t>(), x.numel(), scale);
   });
   return y;
 }
@@ -56,7 +56,7 @@ Tensor dropout(const Tensor& x, double p, bool training, Generator& generator) {
   if (!training || p == 0) return x;
 
   Tensor keep = empty(x.shape(), DType::u8);
-  draw_mask(keep.data<uint8_t>(), x.numel(), p, generator.seed(), generator.next_stream());
+  draw_mask(keep.out<uint8_t>(), x.numel(), p, generator.seed(), generator.next_stream());
   keep = raw::contiguous(keep, x.format());
   const double scale = 1 / (1 - p);  // infinite for p = 1, where nothing is kept
 

@@ -46,7 +46,7 @@ Tensor embedding_backward(const Tensor& dy, const Tensor& indices, int64_t rows,
   return visit_floating("embedding", dy.dtype(), [&]<class T>(std::type_identity<T>) {
     using Sum = std::conditional_t<std::is_same_v<T, double>, double, float>;
     Tensor dweight = zeros({rows, columns}, dtype_of<Sum>);
-    scatter_rows(dweight.data<Sum>(), dense.data<T>(), indices.data<int64_t>(), indices.numel(),
+    scatter_rows(dweight.out<Sum>(), dense.data<T>(), indices.data<int64_t>(), indices.numel(),
                  rows, columns);
     return dweight;
   });
@@ -74,8 +74,8 @@ Tensor embedding(const Tensor& indices, const Tensor& weight, std::optional<int6
   shape.push_back(columns);
   Tensor y = empty(shape, weight.dtype());
   const Tensor table = raw::contiguous(weight);
-  gather_rows(static_cast<std::byte*>(y.raw()), static_cast<const std::byte*>(table.raw()), index,
-              places.numel(), columns * itemsize(weight.dtype()));
+  gather_rows(static_cast<std::byte*>(y.out_raw()), static_cast<const std::byte*>(table.raw()),
+              index, places.numel(), columns * itemsize(weight.dtype()));
 
   return record("embedding", y, {indices, weight},
                 [=, places = SavedTensor("embedding", places)](const Tensor& dy, Needs) -> Tensors {

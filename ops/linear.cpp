@@ -38,7 +38,7 @@ void multiply_by_weight(std::string_view name, const Tensor& a, const Tensor& we
                             .a = operand(a),
                             .b = b,
                             .packed_b = panels->data(),
-                            .c = c.raw(),
+                            .c = c.out_raw(),
                             .c_dtype = c.dtype(),
                             .c_row_stride = n,
                             .bias = bias.defined() ? bias.raw() : nullptr,
@@ -57,7 +57,7 @@ Tensor weight_gradient(const Tensor& dy, const Tensor& x) {
                             .k = x.size(0),
                             .a = transposed(operand(dy)),
                             .b = operand(x),
-                            .c = dweight.raw(),
+                            .c = dweight.out_raw(),
                             .c_dtype = kernel.c,
                             .c_row_stride = x.size(1),
                             .bf16_terms = bf16_terms};
@@ -77,7 +77,7 @@ Tensor bias_gradient(const Tensor& dy_any) {
   parallel_chunks(columns, kColumns, [&](int64_t begin, int64_t end) {
     kernel.run({.n = end - begin,
                 .x = static_cast<const std::byte*>(dy.raw()) + begin * itemsize(dy.dtype()),
-                .out = static_cast<std::byte*>(dbias.raw()) + begin * itemsize(dbias.dtype()),
+                .out = static_cast<std::byte*>(dbias.out_raw()) + begin * itemsize(dbias.dtype()),
                 .rows = rows,
                 .stride = columns});
   });

@@ -29,14 +29,14 @@ MaxResult max_kept(std::string_view op, const Tensor& x, int dim) {
   visit_dtype(x.dtype(), [&]<class T>(std::type_identity<T>) {
     for_each_row(s, itemsize(x.dtype()), x.raw(), nullptr, nullptr, [&](const RowData& row) {
       const T* from = static_cast<const T*>(row.x);
-      int64_t& index = y.indices.data<int64_t>()[row.index];
+      int64_t& index = y.indices.out<int64_t>()[row.index];
       if (kernel) {
         double value;  // room for any accumulator
         kernel->run({.n = s.n, .x = from, .out = &value, .index = &index});
       } else {
         index = std::max_element(from, from + s.n) - from;
       }
-      y.values.data<T>()[row.index] = from[index];
+      y.values.out<T>()[row.index] = from[index];
     });
   });
   return y;

@@ -20,14 +20,14 @@ Tensor max_pool2d(const Tensor& x, Pair kernel, std::optional<Pair> stride, Pair
   const Tensor dense = problem.dense(x), y = problem.new_output();
   const Tensor index = grad_enabled() && x.requires_grad() ? problem.new_index() : Tensor();
   kernels::max_pool_forward(problem.kernel(), problem.pool(), problem.images(), dense.raw(),
-                            y.raw(), index.defined() ? index.raw() : nullptr);
+                            y.out_raw(), index.defined() ? index.out_raw() : nullptr);
 
   return record(kOp, y, {x}, [problem, index](const Tensor& dy, Needs) -> Tensors {
     VerboseOp line("max_pool2d_bwd");
     problem.report(line);
     const Tensor dense = problem.dense(dy), dx = problem.new_input();
     kernels::max_pool_backward(problem.kernel(), problem.pool(), problem.images(), dense.raw(),
-                               index.raw(), dx.raw());
+                               index.raw(), dx.out_raw());
     return {dx};
   });
 }

@@ -14,7 +14,7 @@ Tensor nll_loss(const Tensor& input, const Tensor& target, const Tensor& weight,
 
   visit_floating("nll_loss", x.dtype(), [&]<class T>(std::type_identity<T>) {
     const T* from = x.data<T>();
-    double* loss = losses.data<double>();
+    double* loss = losses.out<double>();
     for (int64_t row = 0; row < targets.rows(); ++row) {
       if (targets.ignored(row)) continue;
       const int64_t t = targets.target(row);
@@ -28,7 +28,7 @@ Tensor nll_loss(const Tensor& input, const Tensor& target, const Tensor& weight,
                   const Tensor g = targets.spread(dy, reduction);
                   const Tensor dx = zeros(shape, dy.dtype(), format);
                   visit_floating("nll_loss", dx.dtype(), [&]<class T>(std::type_identity<T>) {
-                    T* to = dx.data<T>();
+                    T* to = dx.out<T>();
                     for (int64_t row = 0; row < targets.rows(); ++row) {
                       if (targets.ignored(row)) continue;
                       const int64_t t = targets.target(row);

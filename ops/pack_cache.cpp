@@ -1,12 +1,16 @@
 #include "quern/ops/pack_cache.h"
 
 #include <array>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
 #include <iterator>
 #include <list>
 #include <mutex>
 #include <unordered_map>
 
 #include "quern/autograd/grad_mode.h"
+#include "quern/tensor/fork.h"
 
 namespace quern {
 namespace {
@@ -46,8 +50,23 @@ struct Entry {
   std::shared_ptr<const Storage> copy;  // null: asked for once so far
 };
 
+/// A bound from the environment.
+int64_t limit(const char* variable, int64_t otherwise) {
+  const char* const text = std::getenv(variable);
+  if (text == nullptr || *text == '\0') return otherwise;
+  constexpr int64_t most = INT64_MAX >> 20;  // so that MiB fit in bytes
+  int64_t value = -1;
+  const char* const end = text + std::strlen(text);
+  const auto [stop, error] = std::from_chars(text, end, value);
+  check(error == std::errc() && stop == end && value >= 0 && value <= most, "pack_cache",
+        "{}: expected a number, 0..{}, got \"{}\"", variable, most, text);
+  return value;
+}
+
 class Cache {
  public:
+  Cache() { detail::hold_across_fork(mutex_); }
+
   /// The kept copy, or null; then `keep` becomes true if the next one made is to be put().
   std::shared_ptr<const Storage> find(const Key& key, uint64_t version,
                                       const std::shared_ptr<Storage>& source, bool& keep) {
@@ -96,6 +115,8 @@ class Cache {
   }
 
   void set_limits(int64_t entries, int64_t bytes) {
+    check(entries >= 0 && bytes >= 0, "set_pack_cache_limits",
+          "limits: expected at least 0 copies and 0 bytes, got {} and {}", entries, bytes);
     const std::lock_guard lock(mutex_);
     max_entries_ = entries, max_bytes_ = bytes;
     trim();
@@ -138,12 +159,13 @@ class Cache {
   Entries entries_;
   std::unordered_multimap<uint64_t, Entries::iterator> by_storage_;
   PackCacheStats stats_{};
-  int64_t max_entries_ = 512, max_bytes_ = int64_t{1} << 30;
+  int64_t max_entries_ = limit("QUERN_PACK_CACHE_CAPACITY", kPackCacheCapacity);
+  int64_t max_bytes_ = limit("QUERN_PACK_CACHE_MIB", kPackCacheBytes >> 20) << 20;
 };
 
 Cache& cache() {
-  static Cache cache;
-  return cache;
+  static Cache& instance = *new Cache;  // never destroyed: static models may infer after it
+  return instance;
 }
 
 }  // namespace
@@ -154,10 +176,16 @@ std::shared_ptr<const Storage> packed_copy(const Tensor& weight, std::string_vie
                                            std::span<const Tensor> with) {
   Key key{Source(weight), {}, &kernel, layout, parameters};
   uint64_t version = weight.version();
-  for (size_t i = 0; i < with.size(); ++i)
-    if (with[i].defined()) key.with.at(i) = Source(with[i]), version += with[i].version();
+  bool exposed = weight.exposed();  // may change unseen
+  for (size_t i = 0; i < with.size(); ++i) {
+    if (!with[i].defined()) continue;
+    key.with.at(i) = Source(with[i]);
+    version += with[i].version();
+    exposed = exposed || with[i].exposed();
+  }
   bool keep = !grad_enabled() && !detail::thread_mode().backward;  // so this is inference
-  if (auto kept = cache().find(key, version, weight.storage(), keep)) return kept;
+  if (exposed) keep = false;
+  else if (auto kept = cache().find(key, version, weight.storage(), keep)) return kept;
   auto copy = make_storage(bytes);
   pack(copy->data());
   if (keep) cache().put(key, version, copy);

@@ -90,7 +90,7 @@ Tensor scatter_along(const Shape& shape, MemoryFormat format, int dim, const Ten
   const int64_t* index = to.data<int64_t>();
   visit_floating("scatter", dy.dtype(), [&]<class T>(std::type_identity<T>) {
     const T* in = from.data<T>();
-    T* out = dx.data<T>();
+    T* out = dx.out<T>();
     parallel_chunks(s.outer, std::max<int64_t>(1, kGrain / std::max<int64_t>(1, taken * s.inner)),
                     [=](int64_t begin, int64_t end) {
                       for (int64_t o = begin; o < end; ++o)

@@ -64,7 +64,7 @@ Tensor sum_span(std::string_view op, const Span& s) {
   const DType dtype = s.x.dtype(), total = accumulator(dtype);
   if (s.n == 0 || dtype == DType::i64) {
     Tensor y = zeros({s.outer * s.inner}, total);
-    if (s.n > 0) sum_integers(s, y.data<int64_t>());
+    if (s.n > 0) sum_integers(s, y.out<int64_t>());
     return y;
   }
   const bool row = s.inner == 1;
@@ -77,7 +77,7 @@ Tensor sum_span(std::string_view op, const Span& s) {
     line.set(kernel.name, to_string({s.outer, s.n, s.inner}), std::string(to_string(dtype)));
   const Tensor y = empty({s.outer * parts * s.inner}, total);
   const auto* from = static_cast<const std::byte*>(s.x.raw());
-  auto* to = static_cast<std::byte*>(y.raw());
+  auto* to = static_cast<std::byte*>(y.out_raw());
 
   const int64_t group = std::max<int64_t>(1, kGrain / (std::min(s.n, part) * strip));
   parallel_chunks(s.outer * parts * strips, group, [&](int64_t begin, int64_t end) {

@@ -47,7 +47,7 @@ void scale_(const Tensor& t, double factor) {
   const Tensor dense = raw::contiguous(t, t.format());
   visit_floating("clip_grad_norm_", dense.dtype(), [&]<class T>(std::type_identity<T>) {
     using Compute = std::conditional_t<std::is_same_v<T, double>, double, float>;
-    T* x = dense.data<T>();
+    T* x = dense.out<T>();
     const Compute by = static_cast<Compute>(factor);
     parallel_chunks(dense.numel(), kChunk, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) x[i] = static_cast<T>(static_cast<Compute>(x[i]) * by);

@@ -78,7 +78,7 @@ struct Side {
   std::byte* data;
   DType dtype;
 
-  explicit Side(const Tensor& t) : data(static_cast<std::byte*>(t.raw())), dtype(t.dtype()) {}
+  explicit Side(const Tensor& t) : data(static_cast<std::byte*>(t.out_raw())), dtype(t.dtype()) {}
   std::byte* at(int64_t element) const { return data + element * itemsize(dtype); }
 };
 
@@ -192,7 +192,7 @@ void copy_(const Tensor& dst, const Tensor& src) {
       src.dim() <= dst.dim() && broadcast_shapes("copy_", dst.shape(), src.shape()) == dst.shape(),
       "copy_", "src: expected a shape that broadcasts to {}, got {}", dst, src);
   const Tensor source = may_overlap(dst, src) ? clone(src) : src;
-  dst.storage()->bump_version();
+  const InPlaceChange change(dst.storage());
   if (dst.numel() == 0) return;
   const Side to(dst), from(source);
   const Loops loops(dst.shape(), dst.strides(), expand(source, dst.shape()).strides());
@@ -207,7 +207,7 @@ void copy_(const Tensor& dst, const Tensor& src) {
 
 void fill_(const Tensor& dst, double value) {
   check_writable("fill_", dst);
-  dst.storage()->bump_version();
+  const InPlaceChange change(dst.storage());
   if (dst.numel() == 0) return;
   const Side to(dst);
   alignas(8) std::byte element[8];

@@ -101,7 +101,7 @@ void fill_tensor(std::string_view op, const Tensor& t, double offset, double sca
   check(is_floating(t.dtype()), op, "dtype: expected bf16, f32 or f64, got {}", t.dtype());
   const bool direct = t.dtype() == DType::f32 && t.is_dense_as(MemoryFormat::contiguous);
   const Tensor values = direct ? t : empty(t.shape());
-  float* out = values.data<float>();
+  float* out = values.out<float>();
   draw(out, values.numel(), generator.seed(), generator.next_stream());
   const auto shift = static_cast<float>(offset), factor = static_cast<float>(scale);
   parallel_chunks(values.numel(), kGrain, [&](int64_t begin, int64_t end) {
@@ -175,7 +175,7 @@ Tensor randn(const Shape& shape, DType dtype) {
 Tensor randint(int64_t low, int64_t high, const Shape& shape, DType dtype) {
   check(low < high, "randint", "high: expected more than {}, got {}", low, high);
   Tensor t = empty(shape, DType::i64);
-  int64_t* out = t.data<int64_t>();
+  int64_t* out = t.out<int64_t>();
   const uint64_t range = static_cast<uint64_t>(high) - static_cast<uint64_t>(low);
   const uint64_t seed = default_generator().seed(), stream = default_generator().next_stream();
   parallel_chunks(t.numel(), kGrain, [&](int64_t begin, int64_t end) {

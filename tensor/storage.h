@@ -1,5 +1,6 @@
 // Storage: a reference-counted, 64-byte aligned block with a version, from a caching allocator.
 #pragma once
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -21,15 +22,33 @@ class Storage {
   int64_t bytes() const { return bytes_; }
   /// Unique in the process, never used again: a cache may key on it.
   uint64_t id() const { return id_; }
-  /// Counts in-place changes. A saved tensor or a packed weight of an older version is stale.
-  uint64_t version() const { return version_; }
-  void bump_version() { ++version_; }
+  /// Counts in-place changes. A saved tensor or a packed weight of an older version is stale. Whoever
+  /// writes moves it on afterwards: what another thread read meanwhile is stale by then, too.
+  uint64_t version() const { return version_.load(std::memory_order_acquire); }
+  void bump_version() { version_.fetch_add(1, std::memory_order_release); }
+  /// Has a pointer to write through been given away (Tensor::mutable_data)? Nobody sees what is written
+  /// there, or when, so that ops keep no copies made from this block.
+  bool exposed() const { return exposed_.load(std::memory_order_relaxed); }
+  void expose() { exposed_.store(true, std::memory_order_relaxed); }
 
  private:
   std::byte* data_ = nullptr;
   int64_t bytes_ = 0;
   uint64_t id_ = 0;
-  uint64_t version_ = 0;
+  std::atomic<uint64_t> version_ = 0;
+  std::atomic<bool> exposed_ = false;
+};
+
+/// A change in place: the version moves on when it ends, however it ends.
+class InPlaceChange {
+ public:
+  explicit InPlaceChange(std::shared_ptr<Storage> storage) : storage_(std::move(storage)) {}
+  ~InPlaceChange() { storage_->bump_version(); }
+  InPlaceChange(const InPlaceChange&) = delete;
+  InPlaceChange& operator=(const InPlaceChange&) = delete;
+
+ private:
+  std::shared_ptr<Storage> storage_;
 };
 
 /// Scratch memory of a kernel: aligned, cached, uninitialised, freed at the end of its scope. Null if

@@ -110,7 +110,7 @@ Tensor ones_like(const Tensor& t) { return ones(t.shape(), t.dtype(), t.format()
 Tensor arange(int64_t end, DType dtype) {
   check(end >= 0, "arange", "end: expected at least 0, got {}", end);
   Tensor t = empty({end}, DType::i64);
-  std::iota(t.data<int64_t>(), t.data<int64_t>() + end, int64_t{0});
+  std::iota(t.out<int64_t>(), t.out<int64_t>() + end, int64_t{0});
   return raw::to(t, dtype);
 }
 

@@ -39,12 +39,32 @@ class Tensor {
   DType dtype() const { return impl().dtype; }
   int64_t nbytes() const { return numel() * itemsize(dtype()); }
 
-  /// First element. The typed form checks the type.
-  void* raw() const { return impl().storage->data() + offset() * itemsize(dtype()); }
+  /// First element, to read. The typed form checks the type.
+  const void* raw() const { return out_raw(); }
   template <class T>
-  T* data() const {
-    check(dtype_of<T> == dtype(), "data", "dtype: expected {}, got {}", dtype_of<T>, dtype());
-    return static_cast<T*>(raw());
+  const T* data() const {
+    return out<T>();
+  }
+  /// First element, to write. The version moves on, and as nobody can tell when the pointer is used,
+  /// ops keep no packed or bf16 copies of this storage any more: they make them in every call. Where
+  /// that matters, write into another tensor and raw::copy_() it into this one.
+  void* mutable_raw() const {
+    impl().storage->expose();
+    impl().storage->bump_version();
+    return out_raw();
+  }
+  template <class T>
+  T* mutable_data() const {
+    check_dtype(dtype_of<T>);
+    return static_cast<T*>(mutable_raw());
+  }
+  /// First element, for an op that fills a tensor it has just made, or that moves the version on itself
+  /// when it has written (InPlaceChange).
+  void* out_raw() const { return impl().storage->data() + offset() * itemsize(dtype()); }
+  template <class T>
+  T* out() const {
+    check_dtype(dtype_of<T>);
+    return static_cast<T*>(out_raw());
   }
   /// The only element as a number, whatever the dtype. Error unless numel() is 1.
   template <class T = double>
@@ -61,6 +81,7 @@ class Tensor {
 
   const std::shared_ptr<Storage>& storage() const { return impl().storage; }
   uint64_t version() const { return impl().storage->version(); }
+  bool exposed() const { return impl().storage->exposed(); }  ///< see Storage
   bool is_same(const Tensor& other) const { return impl_ == other.impl_; }
   /// "f32 [16,64,56,56] channels_last", for messages.
   std::string describe() const;
@@ -102,6 +123,9 @@ class Tensor {
     return *impl_;
   }
   [[noreturn]] static void throw_undefined();
+  void check_dtype(DType expected) const {
+    check(expected == dtype(), "data", "dtype: expected {}, got {}", expected, dtype());
+  }
   double item_as_double() const;
   std::shared_ptr<Impl> impl_;
 };
@@ -132,7 +156,7 @@ Tensor from_span(std::span<const T> values, const Shape& shape) {
   check(numel(shape) == static_cast<int64_t>(values.size()), "from_span",
         "values: expected {} for shape {}, got {}", numel(shape), shape, values.size());
   Tensor t = empty(shape, dtype_of<T>);
-  std::copy(values.begin(), values.end(), t.data<T>());
+  std::copy(values.begin(), values.end(), t.out<T>());
   return t;
 }
 template <class T>

@@ -24,9 +24,9 @@ Batch fake_batch(int64_t step, const Shape& shape, int64_t images, uint64_t seed
   Batch result{empty(shape), empty({batch}, DType::i64)};
   for (int64_t j = 0; j < batch; ++j) {
     const int64_t image = (step % images * (batch % images) + j) % images;
-    fill_normal(result.input.data<float>() + j * pixels, pixels, seed,
+    fill_normal(result.input.out<float>() + j * pixels, pixels, seed,
                 kImages + static_cast<uint64_t>(image));
-    result.target.data<int64_t>()[j] = image % kFakeClasses;
+    result.target.out<int64_t>()[j] = image % kFakeClasses;
   }
   result.input = raw::contiguous(result.input, format);
   return result;

@@ -36,7 +36,7 @@ Tensor scaled(const Tensor& weight, const Tensor& factors) {
   const int64_t items = filters.numel() / factors.numel();
   visit_floating("conv_chain", factors.dtype(), [&]<class T>(std::type_identity<T>) {
     const T *from = filters.data<T>(), *factor = factors.data<T>();
-    T* to = result.data<T>();
+    T* to = result.out<T>();
     for (int64_t i = 0; i < result.numel(); ++i)
       to[i] = static_cast<T>(from[i] * factor[i / items]);
   });
@@ -85,7 +85,7 @@ void run(const ConvPlan& plan, const ConvStage& stage, const Tensor& x, const Te
          ForwardFusion finish) {
   const FoldedWeight folded(plan, stage);
   finish.shift = folded.shift();
-  conv_forward(plan, x.raw(), folded.weight(), y.raw(), finish);
+  conv_forward(plan, x.raw(), folded.weight(), y.out_raw(), finish);
 }
 
 }  // namespace

@@ -45,7 +45,7 @@ struct Stage {
   }
   JoinSide side(const ChannelGradients& g, const Tensor& dy) const {
     JoinSide s = side();
-    s.a = g.a.raw(), s.b = g.b.raw(), s.c = g.c.raw(), s.dv = dy.defined() ? dy.raw() : nullptr;
+    s.a = g.a.raw(), s.b = g.b.raw(), s.c = g.c.raw(), s.dv = dy.defined() ? dy.out_raw() : nullptr;
     return s;
   }
 };
@@ -62,9 +62,9 @@ Stage run_forward(const ConvStage& stage, const Tensor& x, const Stage* before, 
   const ConvProblem p = problem_of(stage, x.shape(), x.dtype());
   const double count = static_cast<double>(p.n * p.oh * p.ow);
   const Tensor y = empty(output_shape(p), p.dtype, p.format);
-  double *mean = moments.mean.data<double>(), *var = moments.var.data<double>();
+  double *mean = moments.mean.out<double>(), *var = moments.var.out<double>();
   const ConvPlan plan = conv_plan(p, ConvPass::forward);
-  conv_forward(plan, x.raw(), PackedWeight(plan, stage.weight).data(), y.raw(),
+  conv_forward(plan, x.raw(), PackedWeight(plan, stage.weight).data(), y.out_raw(),
                {.source = before ? before->map() : SourceMap{}, .mean = mean, .m2 = var});
   for (int64_t c = 0; c < p.oc; ++c) var[c] /= count;
   return {p, SavedTensor(kOp, stage.weight), SavedTensor(kOp, norm.weight), y,
@@ -75,7 +75,7 @@ Stage run_forward(const ConvStage& stage, const Tensor& x, const Stage* before, 
 Tensor weight_gradient(const Stage& stage, const Shape& shape, const Tensor& x, const Stage* before,
                        const Tensor& dy) {
   const Tensor dw = empty(shape, stage.norm.scale.dtype());
-  conv_wgrad(conv_plan(stage.problem, ConvPass::wgrad), x.raw(), dy.raw(), dw.raw(),
+  conv_wgrad(conv_plan(stage.problem, ConvPass::wgrad), x.raw(), dy.raw(), dw.out_raw(),
              before ? before->map() : SourceMap{});
   return dw;
 }
@@ -83,7 +83,7 @@ Tensor weight_gradient(const Stage& stage, const Shape& shape, const Tensor& x, 
 void input_gradient(const Stage& stage, const Tensor& dy, const Tensor& dx,
                     const DgradFusion& fusion = {}) {
   const ConvPlan plan = conv_plan(stage.problem, ConvPass::dgrad);
-  conv_dgrad(plan, dy.raw(), PackedWeight(plan, stage.weight.get()).data(), dx.raw(), fusion);
+  conv_dgrad(plan, dy.raw(), PackedWeight(plan, stage.weight.get()).data(), dx.out_raw(), fusion);
 }
 
 /// What a chain keeps, and its passes beyond those of single stages.
@@ -112,7 +112,7 @@ struct Trained {
                   mask_words(size.channels) * static_cast<int64_t>(sizeof(MaskWord))},
                  DType::u8);
   }
-  MaskWord* mask_bits() const { return static_cast<MaskWord*>(mask.raw()); }
+  MaskWord* mask_bits() const { return static_cast<MaskWord*>(mask.out_raw()); }
 
   /// The output and, where `bits` has a place for it, its mask. `input`: x
   Tensor join(const Tensor& input, MaskWord* bits = nullptr) const {
@@ -123,7 +123,7 @@ struct Trained {
     JoinSide other;
     if (shortcut == Shortcut::projection) other = projection().side();
     if (shortcut == Shortcut::identity) other.v = input.raw();
-    join_forward(kernel, last().size(), last().side(), other, result.raw(), bits);
+    join_forward(kernel, last().size(), last().side(), other, result.out_raw(), bits);
     return result;
   }
 
@@ -149,7 +149,7 @@ struct Trained {
     report(line, kernel.name, last());
     const int64_t channels = last().problem.oc;
     const Tensor sums = empty({3, channels}, DType::f64);
-    double *dz = sums.data<double>(), *dzy = dz + channels, *dzs = dzy + channels;
+    double *dz = sums.out<double>(), *dzy = dz + channels, *dzs = dzy + channels;
     JoinSide side = {};
     if (shortcut == Shortcut::projection) side = projection().side();
     else dzs = nullptr;
@@ -161,7 +161,7 @@ struct Trained {
       side = projection().side(p, dshortcut);
       join_apply(kernel, last().size(), last().side(g, dy), side, dout.raw(), mask_bits());
     } else {
-      side.dv = wanted ? dshortcut.raw() : nullptr;
+      side.dv = wanted ? dshortcut.out_raw() : nullptr;
       join_apply(kernel, last().size(), last().side(g, dy), side, dout.raw(), mask_bits());
     }
     return {dy, dshortcut};
@@ -171,7 +171,7 @@ struct Trained {
   Tensor pass_back(size_t i, const Tensor& dy, Tensors& gradients) const {
     const Stage& stage = stages[i - 1];
     const Tensor sums = empty({2, stage.problem.oc}, DType::f64), dz = empty_like(stage.y);
-    double *sum_dz = sums.data<double>(), *sum_dzy = sum_dz + stage.problem.oc;
+    double *sum_dz = sums.out<double>(), *sum_dzy = sum_dz + stage.problem.oc;
     input_gradient(stages[i], dy, dz,
                    {.x = stage.y.raw(),
                     .scale = stage.norm.scale.raw(),
@@ -185,7 +185,7 @@ struct Trained {
     const BatchNormKernel& kernel = select_batch_norm_kernel(stage.problem.dtype, true);
     report(line, kernel.name, stage);
     batch_norm_backward_apply(kernel, stage.size(), stage.y.raw(), dz.raw(), g.a.raw(), g.b.raw(),
-                              g.c.raw(), dz.raw());
+                              g.c.raw(), dz.out_raw());
     return dz;
   }
 

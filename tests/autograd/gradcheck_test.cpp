@@ -53,7 +53,7 @@ TEST_CASE("wrong gradients are found") {
   SUBCASE("one element") {
     const auto off = square([](const Tensor& dy, const Tensor& v) {
       Tensor dx = right(dy, v);
-      dx.data<double>()[2] += 1e-3;
+      dx.out<double>()[2] += 1e-3;
       return dx;
     });
     CHECK_EQ(gradcheck(off, {x}).substr(0, 28), "input 0 (f64 [3]), element 2");

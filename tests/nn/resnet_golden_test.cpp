@@ -29,8 +29,8 @@ using Digest = std::array<double, kProjections>;
 
 Tensor uniform(const Shape& shape, uint64_t stream, float low, float high) {
   Tensor t = empty(shape);
-  fill_uniform(t.data<float>(), t.numel(), kSeed, stream);
-  for (float& x : std::span(t.data<float>(), static_cast<size_t>(t.numel())))
+  fill_uniform(t.out<float>(), t.numel(), kSeed, stream);
+  for (float& x : std::span(t.out<float>(), static_cast<size_t>(t.numel())))
     x = low + (high - low) * x;
   return t;
 }

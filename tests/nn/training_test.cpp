@@ -1,8 +1,10 @@
 // A first program: a small net learns to tell the two kinds of images apart.
 #include <doctest/doctest.h>
 
+#include "quern/autograd/grad_mode.h"
 #include "quern/nn/nn.h"
 #include "quern/ops/activation.h"
+#include "quern/ops/autocast.h"
 #include "quern/ops/flatten.h"
 #include "quern/ops/max_pool2d.h"
 #include "quern/optim/sgd.h"
@@ -37,8 +39,7 @@ TEST_CASE("a net of one's own trains, saves and loads") {
   for (int64_t i = 0; i < 16; ++i)
     for (int64_t row = 0; row < 8; ++row)
       for (int64_t column = 0; column < 4; ++column)
-        x.data<float>()[(i * 8 + row) * 8 + column] +=
-            static_cast<float>(target.data<int64_t>()[i]);
+        x.out<float>()[(i * 8 + row) * 8 + column] += static_cast<float>(target.data<int64_t>()[i]);
 
   double first = 0, last = 0;
   for (int step = 0; step < 30; ++step) {
@@ -56,4 +57,37 @@ TEST_CASE("a net of one's own trains, saves and loads") {
   net.eval();
   copy.eval();
   CHECK(raw::to_vector<float>(copy(x)) == raw::to_vector<float>(net(x)));
+}
+
+TEST_CASE("weights written through pointers that were taken once are seen in every step") {
+  Net held, copied;
+  copied.load_state_dict(held.state_dict());
+  std::vector<float*> pointers;
+  for (const Tensor& p : held.parameters()) pointers.push_back(p.mutable_data<float>());
+  const Tensor x = randn({16, 1, 8, 8}), target = randint(0, 2, {16});
+  nn::CrossEntropyLoss criterion;
+  for (int step = 0; step < 8; ++step) {
+    CAPTURE(step);
+    std::vector<float> losses;
+    for (Net* net : {&held, &copied}) {
+      {
+        const NoGradGuard inference;
+        losses.push_back(criterion((*net)(x), target).item<float>());
+      }
+      const AutocastGuard autocast(step % 4 < 2);
+      net->zero_grad();
+      const Tensor loss = criterion((*net)(x), target);
+      losses.push_back(loss.item<float>());
+      loss.backward();
+    }
+    CHECK(losses[0] == losses[2]);
+    CHECK(losses[1] == losses[3]);
+    for (size_t i = 0; i < pointers.size(); ++i) {
+      const Tensor p = copied.parameters()[i], grad = raw::contiguous(p.grad());
+      std::vector<float> next = raw::to_vector<float>(p);
+      for (size_t j = 0; j < next.size(); ++j)
+        pointers[i][j] = next[j] -= 0.1f * grad.data<float>()[j];
+      raw::copy_(p, from_vector(next, p.shape()));
+    }
+  }
 }

@@ -192,3 +192,20 @@ TEST_CASE("few outputs of conv_chain are made again at once") {
   CHECK(six.forward - five.forward >= block + kBytes);  // of five in a row the last is kept
   CHECK(ten.backward < five.backward + kBytes / 2);     // four come to be at once in both
 }
+
+TEST_CASE("a long row of conv_chains without shortcut is freed") {
+  const Tensor weight = ones({1, 1, 1, 1}).requires_grad_();
+  const std::vector<ConvStage> stages{{.weight = weight,
+                                       .running_mean = zeros({1}),
+                                       .running_var = ones({1}),
+                                       .bn_weight = {},
+                                       .bn_bias = {}}};
+  const ConvChain chain{.stages = stages, .shortcut = Shortcut::none};
+  const int64_t before = memory_stats().in_use;
+  {
+    Tensor y = ones({1, 1, 2, 2});
+    for (int i = 0; i < 50000; ++i) y = conv_chain(y, chain, true);
+  }
+  clear_pack_cache();
+  CHECK(memory_stats().in_use == before);
+}

@@ -1,6 +1,7 @@
 #include "quern/ops/pack_cache.h"
 
 #include <doctest/doctest.h>
+#include <fmt/core.h>
 
 #include <span>
 #include <thread>
@@ -10,6 +11,7 @@
 #include "quern/autograd/node.h"
 #include "quern/ops/kernels/gemm/gemm_registry.h"
 #include "quern/tensor/raw.h"
+#include "tensor/run_self.h"
 
 using namespace quern;
 
@@ -40,7 +42,7 @@ struct Fresh {
   Fresh() { clear_pack_cache(); }
   ~Fresh() {
     clear_pack_cache();
-    set_pack_cache_limits(512, int64_t{1} << 30);
+    set_pack_cache_limits(kPackCacheCapacity, kPackCacheBytes);
   }
 };
 
@@ -146,6 +148,59 @@ TEST_CASE("the pack cache stays within its bounds and forgets dead weights") {
   ask(last, 0);
   CHECK(pack_cache_stats().entries == 0);
   CHECK(pack_cache_stats().bytes == 0);
+}
+
+TEST_CASE("a network of many weights finds them all again") {
+  const Fresh fresh;
+  const NoGradGuard inference;
+  std::vector<Tensor> weights;
+  for (int i = 0; i < 1000; ++i) weights.push_back(zeros({4}));
+  int made = 0;
+  for (int round = 0; round < 2; ++round)
+    for (const Tensor& weight : weights) made += ask(weight, 0).made;
+  CHECK(made == 1000);
+}
+
+TEST_CASE("no copy is kept of what may be written unseen") {
+  const Fresh fresh;
+  const NoGradGuard inference;
+  const Tensor weight = zeros({4}), with[] = {zeros({4})};
+  ask(weight, 1), ask(weight, 1, "beside", {}, with);
+  CHECK(!ask(weight, 2).made);
+  CHECK(!ask(weight, 2, "beside", {}, with).made);
+  with[0].mutable_data<float>();
+  CHECK(!ask(weight, 3).made);
+  for (int i = 4; i < 7; ++i) CHECK(ask(weight, i, "beside", {}, with) == Asked{i, true});
+  weight.mutable_data<float>();
+  for (int i = 7; i < 10; ++i) CHECK(ask(weight, i) == Asked{i, true});
+}
+
+TEST_CASE("child: pack cache" * doctest::skip()) {
+  const NoGradGuard inference;
+  const Tensor a = zeros({4}), b = zeros({4});
+  try {
+    ask(a, 1), ask(b, 1);
+    const bool first = ask(a, 1).made, second = ask(b, 1).made;
+    fmt::print("made again: {} {}\n", first, second);
+  } catch (const Error& error) {
+    fmt::print("{}\n", error.what());
+  }
+}
+
+TEST_CASE("the pack cache takes its bounds from the environment") {
+  const auto child = [](const std::string& environment) {
+    return test::run_self(environment, "child: pack cache");
+  };
+  CHECK(test::contains(child("QUERN_PACK_CACHE_CAPACITY=2"), "made again: false false"));
+  CHECK(test::contains(child("QUERN_PACK_CACHE_CAPACITY=1"), "made again: true true"));
+  CHECK(test::contains(child("QUERN_PACK_CACHE_MIB=0"), "made again: true true"));
+  CHECK(test::contains(child("QUERN_PACK_CACHE_CAPACITY=-1"),
+                       "[pack_cache] QUERN_PACK_CACHE_CAPACITY: expected a number, 0.."));
+  CHECK(test::contains(child("QUERN_PACK_CACHE_MIB=1G"), "got \"1G\""));
+  CHECK_THROWS_WITH_AS(set_pack_cache_limits(-1, 0),
+                       "[set_pack_cache_limits] limits: expected at least 0 copies and 0 bytes, "
+                       "got -1 and 0",
+                       Error);
 }
 
 TEST_CASE("threads may ask for packed copies at once") {

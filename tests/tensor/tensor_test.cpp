@@ -123,3 +123,19 @@ TEST_CASE("tensor: describe") {
         "bf16 [2,3,4,4] channels_last");
   CHECK(to_string(raw::transpose(empty({2, 3}), 0, 1)) == "f32 [3,2] strides [1,3]");
 }
+
+TEST_CASE("reading leaves a tensor's version alone, writing moves it on") {
+  const Tensor t = ones({2});
+  static_assert(std::is_same_v<decltype(t.data<float>()), const float*>);
+  static_assert(std::is_same_v<decltype(t.raw()), const void*>);
+  const uint64_t version = t.version();
+  CHECK(t.data<float>()[1] == 1);
+  CHECK(t.version() == version);
+  CHECK_FALSE(t.exposed());
+  t.mutable_data<float>()[1] = 3;
+  CHECK(t.version() == version + 1);
+  CHECK(raw::select(t, 0, 1).exposed());  // a view sees the same memory
+  CHECK(t.data<float>()[1] == 3);
+  CHECK_THROWS_WITH_AS(t.mutable_data<double>(), "[data] dtype: expected f64, got f32", Error);
+  CHECK_FALSE(raw::clone(t).exposed());
+}
