@@ -6,7 +6,6 @@
 
 #include "emulated_cpu.h"
 #include "gradcheck_helper.h"
-#include "nn/temporary_folder.h"
 #include "ops/precision_scope.h"
 #include "quern/autograd/grad_mode.h"
 #include "quern/nn/init.h"
@@ -16,10 +15,12 @@
 #include "quern/ops/loss.h"
 #include "quern/optim/sgd.h"
 #include "quern/tensor/parallel.h"
+#include "temporary_folder.h"
 #include "tensor/run_self.h"
 #include "tensor/threads.h"
 
 using namespace quern;
+using quern::testing::TemporaryFolder;
 
 namespace {
 
@@ -213,8 +214,8 @@ TEST_CASE("resnet: a state_dict through a file gives the same bits") {
   NoGradGuard guard;
   a(x);  // moves the running statistics
   TemporaryFolder folder;
-  save_safetensors(folder.path("a.safetensors"), a.state_dict());
-  b.load_state_dict(load_safetensors(folder.path("a.safetensors")));
+  save_safetensors(folder / "a.safetensors", a.state_dict());
+  b.load_state_dict(load_safetensors(folder / "a.safetensors"));
   TensorDict copied = b.state_dict();
   for (const auto& [name, tensor] : a.state_dict()) {
     Tensor copy = copied.at(name);

@@ -11,11 +11,12 @@
 #include <limits>
 #include <random>
 
-#include "nn/temporary_folder.h"
 #include "quern/tensor/random.h"
 #include "quern/tensor/raw.h"
+#include "temporary_folder.h"
 
 using namespace quern;
+using quern::testing::TemporaryFolder;
 
 namespace {
 
@@ -72,31 +73,31 @@ TEST_CASE("safetensors: every dtype, and shapes from scalars to empty ones, roun
       saved.insert(fmt::format("{}{}", dtype, shape), values);
     }
   Metadata metadata = {{"format", "pt"}, {"quoted \"\\\n", "für 磨"}};
-  save_safetensors(folder.path("f"), saved, metadata);
+  save_safetensors(folder / "f", saved, metadata);
 
-  TensorDict loaded = load_safetensors(folder.path("f"));
+  TensorDict loaded = load_safetensors(folder / "f");
   REQUIRE(loaded.size() == saved.size());
   for (auto a = saved.begin(), b = loaded.begin(); a != saved.end(); ++a, ++b) {
     CAPTURE(a->first);
     CHECK(a->first == b->first);
     CHECK(same(a->second, b->second));
   }
-  CHECK(load_safetensors_metadata(folder.path("f")) == metadata);
+  CHECK(load_safetensors_metadata(folder / "f") == metadata);
   CHECK(folder.count() == 1);
 }
 
 TEST_CASE("safetensors: the written bytes") {
   TemporaryFolder folder;
-  save_safetensors(folder.path("f"), {{"a", full({2}, 1.0)}, {"b", full({}, 7, DType::u8)}});
+  save_safetensors(folder / "f", {{"a", full({2}, 1.0)}, {"b", full({}, 7, DType::u8)}});
   std::string header = R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},)"
                        R"("b":{"dtype":"U8","shape":[],"data_offsets":[8,9]}})";
   header.append((8 - header.size() % 8) % 8, ' ');
   using namespace std::string_literals;
   CHECK(folder.read("f") == file_of(header, "\0\0\x80\x3f\0\0\x80\x3f\x07"s));
 
-  save_safetensors(folder.path("empty"), {});
+  save_safetensors(folder / "empty", {});
   CHECK(folder.read("empty") == file_of("{}      "));
-  CHECK(load_safetensors(folder.path("empty")).empty());
+  CHECK(load_safetensors(folder / "empty").empty());
 }
 
 TEST_CASE("safetensors: any strides are saved in logical order") {
@@ -111,8 +112,8 @@ TEST_CASE("safetensors: any strides are saved in logical order") {
                       {"sliced", sliced},
                       {"permuted", permuted},
                       {"expanded", expanded}};
-  save_safetensors(folder.path("f"), saved);
-  TensorDict loaded = load_safetensors(folder.path("f"));
+  save_safetensors(folder / "f", saved);
+  TensorDict loaded = load_safetensors(folder / "f");
   for (const auto& [name, tensor] : saved) {
     CAPTURE(name);
     CHECK(same(loaded.at(name), tensor));
@@ -164,13 +165,13 @@ TEST_CASE("safetensors: what the format allows") {
 TEST_CASE("safetensors: files that cannot be read") {
   TemporaryFolder folder;
   auto load = [](const std::string& path) { load_safetensors(path); };
-  std::string missing = folder.path("missing"), pipe = folder.path("pipe");
+  std::string missing = folder / "missing", pipe = folder / "pipe";
   CHECK_THROWS_WITH_AS(load(missing),
                        ("[load_safetensors] " + missing +
                         ": expected a readable file, got: No such file or directory")
                            .c_str(),
                        Error);
-  std::string directory = folder.path("");
+  std::string directory = folder / "";
   CHECK_THROWS_WITH_AS(
       load(directory),
       ("[load_safetensors] " + directory + ": expected a regular file, got another kind").c_str(),
@@ -316,7 +317,7 @@ TEST_CASE("safetensors: dtypes, shapes and offsets that do not hold") {
 
 TEST_CASE("safetensors: a corrupt file loads or gives an Error") {
   TemporaryFolder folder;
-  save_safetensors(folder.path("f"),
+  save_safetensors(folder / "f",
                    {{"weight", randn({3, 4})},
                     {"bias", rand({3}, DType::bf16)},
                     {"steps", full({}, 7, DType::i64)},
@@ -347,8 +348,7 @@ TEST_CASE("safetensors: a corrupt file loads or gives an Error") {
       load_safetensors(folder.write("bad", bad));
       ++loaded;
     } catch (const Error& error) {
-      CHECK(
-          std::string(error.what()).starts_with("[load_safetensors] " + folder.path("bad") + ": "));
+      CHECK(std::string(error.what()).starts_with("[load_safetensors] " + folder / "bad" + ": "));
       ++refused;
     }
   }
@@ -358,7 +358,7 @@ TEST_CASE("safetensors: a corrupt file loads or gives an Error") {
 
 TEST_CASE("save_safetensors: failures leave the old file and nothing else") {
   TemporaryFolder folder;
-  std::string path = folder.path("f");
+  std::string path = folder / "f";
   save_safetensors(path, {{"old", ones({4})}});
   const std::string old = folder.read("f");
   auto message = [&](const std::string& where, const TensorDict& dict,
@@ -376,11 +376,11 @@ TEST_CASE("save_safetensors: failures leave the old file and nothing else") {
   CHECK(message(path, {}, {{"a", "\xc3"}}) == prefix + "expected names and metadata in UTF-8");
   CHECK(message(path, {{"__metadata__", ones({1})}}) ==
         prefix + "expected names other than \"__metadata__\"");
-  CHECK(message(folder.path("none/f"), {}) ==
-        "[save_safetensors] " + folder.path("none/f") +
+  CHECK(message(folder / "none/f", {}) ==
+        "[save_safetensors] " + folder / "none/f" +
             ": expected a writable file, got: No such file or directory");
-  CHECK(message(folder.path(""), {}) ==
-        "[save_safetensors] " + folder.path("") + ": expected a regular file, got another kind");
+  CHECK(message(folder / "", {}) ==
+        "[save_safetensors] " + folder / "" + ": expected a regular file, got another kind");
   CHECK(message("/dev/null", {}) ==
         "[save_safetensors] /dev/null: expected a regular file, got another kind");
 
@@ -404,10 +404,10 @@ TEST_CASE("save_safetensors replaces an older file, and minds no stale temporary
   TemporaryFolder folder;
   std::string stale = fmt::format("f.{}-0.tmp", ::getpid());
   folder.write(stale, "stale");
-  save_safetensors(folder.path("f"), {{"old", ones({400})}});
+  save_safetensors(folder / "f", {{"old", ones({400})}});
   Tensor t = randn({3});
-  save_safetensors(folder.path("f"), {{"new", t}});
-  TensorDict loaded = load_safetensors(folder.path("f"));
+  save_safetensors(folder / "f", {{"new", t}});
+  TensorDict loaded = load_safetensors(folder / "f");
   CHECK(loaded.size() == 1);
   CHECK(same(loaded.at("new"), t));
   CHECK(folder.read(stale) == "stale");
