@@ -1,8 +1,7 @@
 #include "quern/tensor/verbose.h"
 
-#include <fmt/core.h>
-
 #include <atomic>
+#include <cstdio>
 #include <cstdlib>
 
 #include "quern/tensor/check.h"
@@ -23,6 +22,15 @@ Verbosity from_environment() {
   return Verbosity::dispatch;
 }
 
+/// Leaves out a line that cannot be written, or made for want of memory: no op fails because someone
+/// watches. Who must know finds the failure in ferror(stdout).
+template <class... Args>
+void print_line(fmt::format_string<const Args&...> format, const Args&... args) noexcept try {
+  const std::string line = fmt::format(format, args...) + '\n';
+  std::fwrite(line.data(), 1, line.size(), stdout);
+} catch (...) {
+}
+
 }  // namespace
 
 Verbosity verbosity() {
@@ -39,17 +47,17 @@ void set_verbosity(Verbosity to) { level.store(static_cast<int>(to), std::memory
 VerboseOp::~VerboseOp() {
   if (!on_) return;
   const std::chrono::duration<double, std::milli> ms = std::chrono::steady_clock::now() - start_;
-  fmt::print("quern_verbose,{},{},{},{},{:.4f}\n", op_, kernel_, problem_, formats_, ms.count());
+  print_line("quern_verbose,{},{},{},{},{:.4f}", op_, kernel_, problem_, formats_, ms.count());
 }
 
 void report_refusal(std::string_view family, std::string_view kernel, std::string_view reason) {
   if (verbosity() != Verbosity::dispatch) return;
-  fmt::print("quern_verbose,dispatch,{},{},refused: {}\n", family, kernel, reason);
+  print_line("quern_verbose,dispatch,{},{},refused: {}", family, kernel, reason);
 }
 
 void report_choice(std::string_view family, std::string_view kernel) {
   if (verbosity() != Verbosity::dispatch) return;
-  fmt::print("quern_verbose,dispatch,{},{},chosen\n", family, kernel);
+  print_line("quern_verbose,dispatch,{},{},chosen", family, kernel);
 }
 
 }  // namespace quern

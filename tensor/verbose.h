@@ -1,6 +1,7 @@
 // QUERN_VERBOSE: which kernel ran, on what, how long. 1: a line an op on standard output,
 //   quern_verbose,conv2d_fwd,<kernel>,<problem>,<formats>,<ms>
 // dispatch: also, for each choice of a kernel, why every faster one was refused.
+// A line that cannot be written is left out.
 #pragma once
 #include <chrono>
 #include <string>

@@ -1,7 +1,9 @@
 #include "quern/tensor/verbose.h"
 
 #include <doctest/doctest.h>
+#include <unistd.h>
 
+#include <cstdio>
 #include <cstdlib>
 
 #include "quern/tensor/check.h"
@@ -41,6 +43,27 @@ TEST_CASE("verbose: dispatch also prints choices and refusals") {
       output,
       "quern_verbose,dispatch,gemm,gemm_bf16_bf16_f32_32x32k2_amx,refused: CPU has no amx\n"
       "quern_verbose,dispatch,gemm,gemm_f32_f32_f32_6x16_avx2,chosen\n"));
+}
+
+TEST_CASE("child: verbose where nothing can be written" * doctest::skip()) {
+  REQUIRE(std::freopen("/dev/full", "w", stdout) != nullptr);
+  std::setvbuf(stdout, nullptr, _IONBF, 0);  // or only the end of the program would try
+  for (const bool closed : {false, true}) {
+    if (closed) ::close(STDOUT_FILENO);
+    {
+      VerboseOp line("conv2d_fwd");
+      line.set("conv_f32_avx2", "16x64x56x56", "f32:channels_last");
+    }
+    report_refusal("gemm", "gemm_bf16_bf16_f32_32x32k2_amx", "CPU has no amx");
+    report_choice("gemm", "gemm_f32_f32_f32_6x16_avx2");
+    CHECK(std::ferror(stdout) != 0);
+  }
+  std::fputs("went on", stderr);
+}
+
+TEST_CASE("verbose: an op does not fail because its line cannot be written") {
+  CHECK(run_self("QUERN_VERBOSE=dispatch", "child: verbose where nothing can be written")
+            .ends_with("went on"));
 }
 
 TEST_CASE("verbose: any other word is an error") {
