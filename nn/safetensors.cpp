@@ -1,16 +1,13 @@
 #include "quern/nn/safetensors.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
 #include <cerrno>
-#include <cstdio>
-#include <filesystem>
-#include <system_error>
 
+#include "quern/nn/file.h"
+#include "quern/nn/file_replacement.h"
 #include "quern/nn/safetensors_header.h"
 #include "quern/tensor/raw.h"
 
@@ -22,51 +19,6 @@ using safetensors::HeaderEntry;
 using safetensors::kMaxHeaderBytes;
 
 static_assert(std::endian::native == std::endian::little, "the format is little-endian");
-
-std::string system_error() { return std::generic_category().message(errno); }
-
-/// An open file, closed at the end of its scope.
-class File {
- public:
-  File(const std::string& path, int flags) : fd_(::open(path.c_str(), flags | O_CLOEXEC, 0666)) {}
-  ~File() {
-    if (is_open()) ::close(fd_);
-  }
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
-
-  bool is_open() const { return fd_ >= 0; }
-  struct stat status() const {
-    struct stat status {};
-    ::fstat(fd_, &status);
-    return status;
-  }
-  /// False if the file ends (errno 0) or fails before `bytes` are read.
-  bool read(void* data, int64_t bytes) const {
-    return transfer(::read, static_cast<char*>(data), bytes);
-  }
-  bool write(const void* data, int64_t bytes) const {
-    return transfer(::write, static_cast<const char*>(data), bytes);
-  }
-  bool sync() const { return ::fsync(fd_) == 0; }
-
- private:
-  template <class Call, class Byte>
-  bool transfer(Call call, Byte* data, int64_t bytes) const {
-    while (bytes > 0) {
-      errno = 0;
-      ssize_t done = call(fd_, data, static_cast<size_t>(bytes));
-      if (done < 0 && errno == EINTR) continue;
-      if (done <= 0) return false;
-      data += done, bytes -= done;
-    }
-    return true;
-  }
-
-  int fd_;
-};
-
-// ---- reading ----
 
 float half_to_float(uint16_t half) {
   // Half's exponent and mantissa, moved to float's places, are the value times 2^(15-127).
@@ -82,7 +34,7 @@ class Reader {
   explicit Reader(const std::string& path)
       : path_(path),
         file_(path, O_RDONLY | O_NONBLOCK) {  // or a named pipe would wait for a writer
-    check(file_.is_open(), op, "{}: expected a readable file, got: {}", path, system_error());
+    check(file_.is_open(), op, "{}: expected a readable file, got: {}", path, File::reason());
     struct stat status = file_.status();
     check(S_ISREG(status.st_mode), op, "{}: expected a regular file, got another kind", path);
     int64_t file_bytes = status.st_size;
@@ -123,8 +75,9 @@ class Reader {
   static constexpr std::string_view op = "load_safetensors";
 
   void read(void* data, int64_t bytes) const {
-    check(file_.read(data, bytes), op, "{}: expected {} more bytes, got: {}", path_, bytes,
-          errno == 0 ? "the end of the file" : system_error());
+    const bool ok = file_.read(data, bytes);
+    check(ok, op, "{}: expected {} more bytes, got: {}", path_, bytes,
+          errno == 0 ? "the end of the file" : File::reason());
   }
 
   void read_halves(float* out, int64_t n) const {
@@ -139,47 +92,6 @@ class Reader {
 
   const std::string& path_;
   File file_;
-};
-
-// ---- writing ----
-
-/// A new file beside `path`, removed at the end of its scope unless it was renamed to it.
-class Replacement {
- public:
-  explicit Replacement(const std::string& path)
-      : path_(path), temporary_(free_name(path)), file_(temporary_, O_WRONLY | O_CREAT | O_EXCL) {
-    require(file_.is_open());
-  }
-  ~Replacement() {
-    if (file_.is_open() && !done_) ::unlink(temporary_.c_str());
-  }
-
-  void write(const void* data, int64_t bytes) { require(file_.write(data, bytes)); }
-  void commit() {
-    require(file_.sync() && std::rename(temporary_.c_str(), path_.c_str()) == 0);
-    done_ = true;
-    // The file is in place; syncing its folder only makes the new name outlast a power cut.
-    std::string parent = std::filesystem::path(path_).parent_path().string();
-    File folder(parent.empty() ? "." : parent, O_RDONLY | O_DIRECTORY);
-    if (folder.is_open()) folder.sync();
-  }
-
- private:
-  /// Past what a process that was killed may have left.
-  static std::string free_name(const std::string& path) {
-    for (int i = 0;; ++i) {
-      std::string name = fmt::format("{}.{}-{}.tmp", path, ::getpid(), i);
-      if (::access(name.c_str(), F_OK) != 0) return name;
-    }
-  }
-  void require(bool ok) const {
-    check(ok, "save_safetensors", "{}: expected a writable file, got: {}", path_, system_error());
-  }
-
-  const std::string& path_;
-  std::string temporary_;
-  File file_;
-  bool done_ = false;
 };
 
 }  // namespace
@@ -200,11 +112,7 @@ Metadata load_safetensors_metadata(const std::string& path) { return Reader(path
 void save_safetensors(const std::string& path, const TensorDict& tensors,
                       const Metadata& metadata) {
   std::string header = safetensors::format_header(path, tensors, metadata);
-  struct stat status {};
-  check(::stat(path.c_str(), &status) != 0 || S_ISREG(status.st_mode), "save_safetensors",
-        "{}: expected a regular file, got another kind", path);
-
-  Replacement file(path);
+  FileReplacement file("save_safetensors", path);
   uint64_t header_bytes = header.size();
   file.write(&header_bytes, sizeof header_bytes);
   file.write(header.data(), static_cast<int64_t>(header.size()));

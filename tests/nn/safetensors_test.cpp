@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cmath>
 #include <csignal>
 #include <cstring>
@@ -179,6 +180,17 @@ TEST_CASE("safetensors: files that cannot be read") {
   REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
   CHECK_THROWS_AS(load(pipe), Error);
   CHECK_THROWS_AS(load("/dev/zero"), Error);
+}
+
+TEST_CASE("safetensors: a file that ends before its size tells so, whatever failed before") {
+  const std::string path = "/sys/devices/system/cpu/possible";  // some 4 bytes, of 4096
+  std::error_code missing;
+  if (std::filesystem::file_size(path, missing) < 8 || missing) return;
+  errno = EACCES;
+  CHECK_THROWS_WITH_AS(
+      load_safetensors(path),
+      ("[load_safetensors] " + path + ": expected 8 more bytes, got: the end of the file").c_str(),
+      Error);
 }
 
 TEST_CASE("safetensors: lengths that lie") {
@@ -379,10 +391,10 @@ TEST_CASE("save_safetensors: failures leave the old file and nothing else") {
   CHECK(message(folder / "none/f", {}) ==
         "[save_safetensors] " + folder / "none/f" +
             ": expected a writable file, got: No such file or directory");
-  CHECK(message(folder / "", {}) ==
-        "[save_safetensors] " + folder / "" + ": expected a regular file, got another kind");
+  CHECK(message(folder / "", {}) == "[save_safetensors] " + folder / "" +
+                                        ": expected a writable file, got: not a regular file");
   CHECK(message("/dev/null", {}) ==
-        "[save_safetensors] /dev/null: expected a regular file, got another kind");
+        "[save_safetensors] /dev/null: expected a writable file, got: not a regular file");
 
   // A disk that fills up in the middle, played by the limit on a file's size.
   rlimit before{}, limit{};
@@ -400,16 +412,16 @@ TEST_CASE("save_safetensors: failures leave the old file and nothing else") {
   CHECK(folder.count() == 1);
 }
 
-TEST_CASE("save_safetensors replaces an older file, and minds no stale temporary one") {
+TEST_CASE("save_safetensors replaces an older file, and leaves its neighbours alone") {
   TemporaryFolder folder;
-  std::string stale = fmt::format("f.{}-0.tmp", ::getpid());
-  folder.write(stale, "stale");
+  for (const char* neighbour : {"f.tmp", "f.0.tmp", "f~"}) folder.write(neighbour, neighbour);
   save_safetensors(folder / "f", {{"old", ones({400})}});
   Tensor t = randn({3});
   save_safetensors(folder / "f", {{"new", t}});
   TensorDict loaded = load_safetensors(folder / "f");
   CHECK(loaded.size() == 1);
   CHECK(same(loaded.at("new"), t));
-  CHECK(folder.read(stale) == "stale");
-  CHECK(folder.count() == 2);
+  for (const char* neighbour : {"f.tmp", "f.0.tmp", "f~"})
+    CHECK(folder.read(neighbour) == neighbour);
+  CHECK(folder.count() == 4);
 }
