@@ -277,13 +277,14 @@ void each_floating(F f) {
 /// The matrix ends where its buffer does; panels have guards between them.
 template <class T, class To = T>
 void check_panels(void (*cut)(const PanelCopy&), int64_t group, int64_t rows, int64_t cols,
-                  int64_t width, int64_t pitch, bool map) {
+                  int64_t src_stride, int64_t width, int64_t pitch, bool map) {
   CAPTURE(rows);
   CAPTURE(cols);
+  CAPTURE(src_stride);
   CAPTURE(width);
   CAPTURE(pitch);
   CAPTURE(map);
-  const int64_t src_stride = cols + 3, groups = (rows + group - 1) / group;
+  const int64_t groups = (rows + group - 1) / group;
   const int64_t panel_stride = groups * group * pitch + 5, count = (cols + width - 1) / width;
   std::vector<T> src;
   std::vector<To> got(static_cast<size_t>(kTerms<T, To> * count * panel_stride), To(77.0f));
@@ -333,13 +334,15 @@ TEST_CASE("Copy kernels cut matrices into panels, and map them") {
     for (int64_t rows : {1, 2, 5, 20, 21})
       for (int64_t cols : {1, 7, 8, 13, 14, 16, 31, 32, 33, 64, 77})
         for (const Panels& panels : kPanels)
-          for (bool map : {false, true}) {
-            check_panels<float>(kernel->panels32, 1, rows, cols, panels.width, panels.pitch, map);
-            check_panels<bfloat16>(kernel->pair_panels16, 2, rows, cols, panels.width, panels.pitch,
-                                   map);
-            check_panels<float, bfloat16>(kernel->round_pair_panels, 2, rows, cols, panels.width,
-                                          panels.pitch, map);
-          }
+          for (int64_t stride : {cols + 3, int64_t{0}, int64_t{1}, int64_t{5}})  // rows may overlap
+            for (bool map : {false, true}) {
+              check_panels<float>(kernel->panels32, 1, rows, cols, stride, panels.width,
+                                  panels.pitch, map);
+              check_panels<bfloat16>(kernel->pair_panels16, 2, rows, cols, stride, panels.width,
+                                     panels.pitch, map);
+              check_panels<float, bfloat16>(kernel->round_pair_panels, 2, rows, cols, stride,
+                                            panels.width, panels.pitch, map);
+            }
   }
 }
 

@@ -24,7 +24,8 @@ namespace {
 
 struct Layout {
   bool a_by_columns, b_by_columns;
-  int64_t padding;  // between rows (columns where they lie so)
+  int64_t padding;           // between rows (columns where they lie so)
+  int64_t overlapping = -1;  // not negative: these are so far apart instead, be they longer
 };
 
 struct Options {
@@ -47,7 +48,8 @@ class Case {
         bias_(kernel.c, n),
         c_(c_dtype_, 0) {
     const auto operand = [&](int64_t rows, int64_t columns, bool by_columns, int64_t batch) {
-      const int64_t ld = (by_columns ? rows : columns) + layout.padding;
+      const int64_t ld = layout.overlapping >= 0 ? layout.overlapping
+                                                 : (by_columns ? rows : columns) + layout.padding;
       const int64_t size = ld * (by_columns ? columns : rows);
       return GemmOperand{nullptr, by_columns ? 1 : ld, by_columns ? ld : 1, batch > 1 ? size : 0};
     };
@@ -182,6 +184,22 @@ TEST_CASE("gemm multiplies matrices of awkward shapes and strides") {
                            {5, 3, 531},
                            {2, 70, 257}})
       for (const Layout& layout : layouts) Case(kernel, m, n, k, layout).check();
+  });
+}
+
+TEST_CASE("gemm multiplies matrices whose rows, or columns, overlap or are one") {
+  for_each_kernel([](const GemmKernel& kernel) {
+    for (auto [m, n, k] : {std::array<int64_t, 3>{1, 1, 1},
+                           {2, kernel.nr, 64},
+                           {kernel.mr + 1, 2 * kernel.nr + 3, 70}})
+      for (int64_t apart : {0, 1, 3})
+        for (bool a_by_columns : {false, true})
+          for (bool b_by_columns : {false, true}) {
+            const Layout layout{a_by_columns, b_by_columns, 0, apart};
+            Case(kernel, m, n, k, layout, {.batch = 2}).check();
+            if (kernel.a == DType::bf16)
+              for (int terms : {1, 2}) Case(kernel, m, n, k, layout, {.bf16_terms = terms}).check();
+          }
   });
 }
 

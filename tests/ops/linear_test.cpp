@@ -68,6 +68,21 @@ TEST_CASE("linear is x·weightᵀ + bias") {
   }
 }
 
+TEST_CASE("linear takes rows that are one, forward and backward") {
+  for (DType dtype : {DType::f64, DType::f32, DType::bf16}) {
+    const Tensor row = random({1, 64}, 1, dtype), wide = random({37, 64}, 2, dtype);
+    for (const Tensor& w : {wide, raw::expand(raw::slice(wide, 0, 3, 4), {37, 64})}) {
+      Tensor x = raw::alias(raw::expand(row, {8, 64})).requires_grad_();
+      Tensor weight = raw::alias(w).requires_grad_();
+      check_rows(x, weight, Tensor(), linear(x, weight));
+      const Tensor dy = raw::expand(random({1, 37}, 3, dtype), {8, 37});
+      linear(x, weight).backward(dy);
+      check_rows(dy, raw::transpose(weight, 0, 1), Tensor(), x.grad());
+      check_rows(raw::transpose(dy, 0, 1), raw::transpose(x, 0, 1), Tensor(), weight.grad());
+    }
+  }
+}
+
 TEST_CASE("linear's gradients") {
   const auto f = [](const Tensors& in) {
     return linear(in[0], in[1], in.size() > 2 ? in[2] : Tensor());

@@ -127,6 +127,25 @@ TEST_CASE("matmul of f32 and bf16 has the gradients of f64 within rounding") {
   }
 }
 
+TEST_CASE("matmul multiplies rows that are one, and that overlap") {
+  for (DType dtype : {DType::f64, DType::f32, DType::bf16}) {
+    const Tensor a = random({5, 64}, 1, dtype), row = random({1, 64}, 2, dtype);
+    const Tensor column = raw::transpose(row, 0, 1);
+    for (const Tensor& b : {raw::expand(row, {64, 64}), raw::expand(column, {64, 64}),
+                            raw::expand(raw::slice(row, 1, 0, 1), {64, 64}),
+                            raw::as_strided(random({200}, 3, dtype), {64, 64}, {2, 1}, 5),
+                            raw::as_strided(random({200}, 3, dtype), {64, 64}, {1, 2}, 5)}) {
+      check_product(a, b, matmul(a, b));
+      check_product(b, raw::transpose(a, 0, 1), matmul(b, raw::transpose(a, 0, 1)));
+      Tensor x = raw::clone(a).requires_grad_(), y = random({64, 64}, 4, dtype).requires_grad_();
+      const Tensor dz = raw::slice(b, 0, 0, 5);
+      matmul(x, y).backward(dz);
+      check_product(dz, raw::transpose(y, 0, 1), x.grad());
+      check_product(raw::transpose(x, 0, 1), dz, y.grad());
+    }
+  }
+}
+
 TEST_CASE("matmul of nothing") {
   CHECK(matmul(empty({0, 3}), empty({3, 2})).shape() == Shape{0, 2});
   CHECK(matmul(empty({0, 2, 3}), empty({3, 2})).shape() == Shape{0, 2, 2});

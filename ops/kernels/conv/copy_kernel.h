@@ -12,8 +12,8 @@ namespace quern::kernels {
 using Transpose = void(const void* src, int64_t src_stride, void* dst, int64_t dst_stride,
                        int64_t rows, int64_t cols);
 
-/// A matrix [rows][cols] of f32 or bf16, its rows src_stride items apart, to be cut into panels of `width`
-/// columns that have room for `pitch`, a multiple of 16; what they hold beyond columns of the matrix is
+/// A matrix [rows][cols] of f32 or bf16, its rows src_stride items apart, which may be less than cols and 0,
+/// to be cut into panels of `width` columns that have room for `pitch`, a multiple of 16; what they hold beyond columns of the matrix is
 /// undefined afterwards. With scale and shift, f32 [cols], items are mapped as by MapCopy. Where f32 is
 /// rounded to bf16, panels are cut for each term, those of term t t·term_stride items behind dst.
 struct PanelCopy {

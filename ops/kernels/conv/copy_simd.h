@@ -221,7 +221,10 @@ void each_piece(const PanelCopy& copy, int64_t group, F cut) {
     for (int64_t i = begin; i < end; i += at_once)
       some_rows(i, i + at_once < end ? i + at_once : end, readable);
   };
-  const int64_t whole = copy.rows - (copy.src_stride + lanes - 2) / copy.src_stride;
+  // Rows that lie in one place, or overlap: none, or more of the last ones are too near to the end.
+  const int64_t last_rows =
+      copy.src_stride == 0 ? copy.rows : (copy.src_stride + lanes - 2) / copy.src_stride;
+  const int64_t whole = copy.rows - last_rows;
   const int64_t groups = whole > 0 ? whole / group : 0;
   rows(0, groups * group,
        [](int64_t, int64_t) { return std::integral_constant<int64_t, lanes>{}; });
