@@ -50,8 +50,10 @@ struct Span {
   int64_t outer, n, inner;
 };
 
-void sum_integers(const Span& s, int64_t* y) {
-  const int64_t* x = static_cast<const int64_t*>(s.x.raw());
+/// Modulo 2^64.
+void sum_integers(const Span& s, int64_t* sums) {
+  const auto* x = static_cast<const uint64_t*>(s.x.raw());
+  auto* y = reinterpret_cast<uint64_t*>(sums);
   std::fill_n(y, s.outer * s.inner, 0);
   for (int64_t o = 0; o < s.outer; ++o)
     for (int64_t k = 0; k < s.n; ++k, x += s.inner)
@@ -125,7 +127,7 @@ Tensor sum_kept(std::string_view op, const Tensor& t, const Mask& reduced) {
                          y.offset());
 }
 
-/// `kept` as the caller wants it.
+/// `kept` as the caller wants it; x's own memory where there was nothing to add up.
 Tensor finish(const Tensor& kept, const Mask& reduced, bool keepdim, DType dtype) {
   Tensor y = raw::to(kept, dtype);
   if (keepdim) return y;
@@ -146,7 +148,8 @@ namespace raw {
 Tensor sum(std::string_view op, const Tensor& x, const Dims& dims, bool keepdim) {
   const Mask reduced = reduced_dims(op, x, dims);
   const DType dtype = is_floating(x.dtype()) ? x.dtype() : DType::i64;
-  return finish(sum_kept(op, x, reduced), reduced, keepdim, dtype);
+  const Tensor y = finish(sum_kept(op, x, reduced), reduced, keepdim, dtype);
+  return y.storage() == x.storage() ? clone(y) : y;
 }
 
 Tensor sum_to(const Tensor& t, const Shape& shape) {
@@ -177,8 +180,9 @@ Tensor mean(const Tensor& input, const Dims& dims, bool keepdim) {
   const Mask reduced = reduced_dims("mean", x, dims);
   check(is_floating(x.dtype()), "mean", "x: expected bf16, f32 or f64, got {}", x);
   const Shape kept = keepdim_shape(x, reduced);
-  check(x.numel() > 0, "mean", "x: expected at least one element, got {}", x);
-  const double count = static_cast<double>(x.numel() / numel(kept));
+  double count = 1;
+  for (int d = 0; d < x.dim(); ++d)
+    if (reduced[static_cast<size_t>(d)]) count *= static_cast<double>(x.shape()[d]);
   const Tensor total = sum_kept("mean", x, reduced);
   Tensor y = finish(raw::binary("mean", Binary::div, total, count), reduced, keepdim, x.dtype());
   return record("mean", y, {x},

@@ -11,7 +11,7 @@ namespace quern {
 Tensor sum(const Tensor& x);
 Tensor sum(const Tensor& x, const Dims& dims, bool keepdim = false);
 
-/// Σ x / count. Errors: integers; nothing to take the mean of.
+/// Σ x / count; NaN where there is nothing to take the mean of. Error: integers.
 Tensor mean(const Tensor& x);
 Tensor mean(const Tensor& x, const Dims& dims, bool keepdim = false);
 
