@@ -12,7 +12,8 @@ namespace quern {
 /// Training: mean and (biased) variance are those of x over all dimensions but C, and the running
 /// ones, unless undefined, move towards them: r = (1-momentum)·r + momentum·s, the variance
 /// unbiased here. Eval: mean and variance are the running ones, which must be defined. Errors: rank
-/// < 2, empty, wrong dtype or size, one value a channel in training, eps or momentum NaN.
+/// < 2, empty, wrong dtype or size, eps or momentum NaN; in training, one value a channel, running
+/// ones that are expanded.
 Tensor batch_norm(const Tensor& x, const Tensor& running_mean, const Tensor& running_var,
                   const Tensor& weight, const Tensor& bias, bool training, double momentum = 0.1,
                   double eps = 1e-5);

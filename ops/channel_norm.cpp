@@ -44,6 +44,10 @@ void check_batch_norm(const BatchNorm& norm, const Shape& x, DType dtype, bool t
   check_parameter("running_var", norm.running_var);
   check_parameter("weight", norm.weight);
   check_parameter("bias", norm.bias);
+  if (training && norm.running_mean.defined())
+    raw::check_writable(kOp, norm.running_mean, "running_mean");
+  if (training && norm.running_var.defined())
+    raw::check_writable(kOp, norm.running_var, "running_var");
   check(training || (norm.running_mean.defined() && norm.running_var.defined()), kOp,
         "running_mean, running_var: expected both in evaluation, got {}, {}", norm.running_mean,
         norm.running_var);

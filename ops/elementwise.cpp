@@ -189,13 +189,17 @@ Tensor binary(std::string_view op, Binary f, double a, const Tensor& b) {
 }
 
 void add_(const Tensor& dst, const Tensor& src, double alpha) {
-  check_defined("add_", "dst", dst);
+  check_writable("add_", dst);
   check_defined("add_", "src", src);
   check(broadcast_shapes("add_", dst.shape(), src.shape()) == dst.shape(), "add_",
         "src: expected a shape that broadcasts to {}, got {}", dst.shape(), src.shape());
   const Binary f = alpha == 1 ? Binary::add : Binary::add_scaled;
-  const Tensor addend = to(src, dst.dtype());
+  Tensor addend = to(src, dst.dtype());
   if (dst.is_dense_as(dst.format())) {
+    const bool in_step = addend.offset() == dst.offset() && addend.shape() == dst.shape() &&
+                         addend.strides() == dst.strides();
+    if (!in_step && may_overlap(dst, addend))
+      addend = clone(addend);  // elements come to be read once written
     binary_into("add_", f, dst, dst, addend, alpha, 0);
     dst.storage()->bump_version();
   } else {

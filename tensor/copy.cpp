@@ -5,6 +5,7 @@
 //   anything else                        runs along the innermost dimension, however short
 #include <algorithm>
 #include <array>
+#include <vector>
 
 #include "quern/tensor/convert.h"
 #include "quern/tensor/parallel.h"
@@ -159,22 +160,29 @@ void transpose(const Side& dst, const Side& src, Loops loops, int axis) {
   });
 }
 
-/// Do the elements of a and b share memory, as far as their first and last ones tell?
-bool may_overlap(const Tensor& a, const Tensor& b) {
-  if (a.storage() != b.storage()) return false;
-  const auto end = [](const Tensor& t) {
-    int64_t last = t.offset();
-    for (int d = 0; d < t.dim(); ++d) last += (t.shape()[d] - 1) * t.strides()[d];
-    return (last + 1) * itemsize(t.dtype());
-  };
-  return a.offset() * itemsize(a.dtype()) < end(b) && b.offset() * itemsize(b.dtype()) < end(a);
+/// Where a loop over `shape` in one order meets a place a second time: exact, and slow.
+bool visits_twice(const Shape& shape, const Strides& strides, int64_t places) {
+  std::vector<bool> seen(static_cast<size_t>(places));
+  const Loops loops(shape, strides, strides);
+  for (int64_t i = 0; i < loops.elements(); ++i) {
+    auto place = seen[static_cast<size_t>(loops.place(i).dst)];
+    if (place) return true;
+    place = true;
+  }
+  return false;
 }
 
-void check_writable(std::string_view op, const Tensor& t) {
-  check(t.defined(), op, "dst: expected a defined tensor, got undefined");
-  for (int d = 0; d < t.dim(); ++d)
-    check(t.shape()[d] <= 1 || t.strides()[d] != 0, op,
-          "dst: expected no expanded dimension, got {}", t);
+/// Does some place hold two elements of t? No where each dimension steps over all that lies within it.
+bool overlaps_itself(const Tensor& t) {
+  const Loops loops(t.shape(), t.strides(), t.strides());
+  int64_t reach = 0;  // from the first element to the last, of the dimensions so far
+  bool nested = true;
+  for (int i = loops.count - 1; i >= 0; --i) {
+    if (loops[i].size == 1) continue;
+    nested = nested && loops[i].dst > reach;
+    reach += (loops[i].size - 1) * loops[i].dst;
+  }
+  return !nested && visits_twice(t.shape(), t.strides(), reach + 1);
 }
 
 Tensor converted(const Tensor& t, DType dtype, MemoryFormat format) {
@@ -184,6 +192,25 @@ Tensor converted(const Tensor& t, DType dtype, MemoryFormat format) {
 }
 
 }  // namespace
+
+void check_writable(std::string_view op, const Tensor& t, std::string_view name) {
+  check(t.defined(), op, "{}: expected a defined tensor, got undefined", name);
+  if (t.numel() <= 1) return;
+  for (int d = 0; d < t.dim(); ++d)
+    check(t.shape()[d] <= 1 || t.strides()[d] != 0, op,
+          "{}: expected no expanded dimension, got {}", name, t);
+  check(!overlaps_itself(t), op, "{}: expected elements that do not overlap, got {}", name, t);
+}
+
+bool may_overlap(const Tensor& a, const Tensor& b) {
+  if (a.storage() != b.storage() || a.numel() == 0 || b.numel() == 0) return false;
+  const auto end = [](const Tensor& t) {
+    int64_t last = t.offset();
+    for (int d = 0; d < t.dim(); ++d) last += (t.shape()[d] - 1) * t.strides()[d];
+    return (last + 1) * itemsize(t.dtype());
+  };
+  return a.offset() * itemsize(a.dtype()) < end(b) && b.offset() * itemsize(b.dtype()) < end(a);
+}
 
 void copy_(const Tensor& dst, const Tensor& src) {
   check_writable("copy_", dst);

@@ -20,6 +20,13 @@ Tensor alias(const Tensor& t);
 /// A view where the strides allow it, else a contiguous copy. One size may be -1: deduced.
 Tensor reshape(const Tensor& t, const Shape& shape);
 
+// What writing in place has to ask first.
+/// Error of `op` unless each element of `dst` has memory of its own: no expanded dimension, and no windows that
+/// overlap.
+void check_writable(std::string_view op, const Tensor& dst, std::string_view name = "dst");
+/// May elements of a and b share memory? Told by where the first and the last ones lie.
+bool may_overlap(const Tensor& a, const Tensor& b);
+
 // Copies.
 /// dst = src, broadcast and converted to dst's dtype, whatever the strides; dst's version moves on.
 void copy_(const Tensor& dst, const Tensor& src);

@@ -198,6 +198,15 @@ TEST_CASE("batch_norm gives the same bits for any number of threads") {
   }
 }
 
+TEST_CASE("batch_norm changes neither of its statistics if it cannot write to one") {
+  const Tensor x = random({5, 3}, 1, DType::f32), mean = zeros({3});
+  CHECK_THROWS_WITH_AS(
+      batch_norm(x, mean, raw::expand(ones({1}), {3}), {}, {}, true),
+      "[batch_norm] running_var: expected no expanded dimension, got f32 [3] strides [0]", Error);
+  CHECK(raw::to_vector<double>(mean) == std::vector<double>(3, 0.0));
+  CHECK(mean.version() == zeros({3}).version());
+}
+
 TEST_CASE("batch_norm refuses what it cannot do") {
   const Tensor x = random({2, 3, 4, 4}, 1, DType::f32), c = ones({3});
   CHECK_THROWS_WITH_AS(

@@ -213,6 +213,30 @@ TEST_CASE("add_ adds in place, scaled, broadcast, converted, into views") {
                        "[add_] src: expected a shape that broadcasts to [2], got [3,2]", Error);
 }
 
+TEST_CASE("add_ reads what it adds before it writes there") {
+  for (const DType dtype : {DType::f64, DType::f32, DType::bf16, DType::i64}) {
+    const auto fresh = [&] { return raw::to(numbers({1, 2, 3, 4}), dtype); };
+    const Tensor rows = raw::reshape(fresh(), {2, 2});
+    raw::add_(rows, raw::select(rows, 0, 0));
+    CHECK_EQ(list(rows), std::vector<double>{2, 4, 4, 6});
+    const Tensor columns = raw::reshape(fresh(), {2, 2});
+    raw::add_(columns, raw::select(columns, 1, 1));
+    CHECK_EQ(list(columns), std::vector<double>{3, 6, 5, 8});
+    const Tensor square = raw::reshape(fresh(), {2, 2});
+    raw::add_(square, raw::transpose(square, 0, 1));
+    CHECK_EQ(list(square), std::vector<double>{2, 5, 5, 8});
+    const Tensor itself = fresh();
+    raw::add_(itself, itself);
+    CHECK_EQ(list(itself), std::vector<double>{2, 4, 6, 8});
+    const Tensor shifted = fresh();
+    raw::add_(raw::slice(shifted, 0, 1, 4), raw::slice(shifted, 0, 0, 3));
+    CHECK_EQ(list(shifted), std::vector<double>{1, 3, 5, 7});
+  }
+  CHECK_THROWS_WITH_AS(raw::add_(raw::expand(zeros({1}), {3}), ones({3})),
+                       "[add_] dst: expected no expanded dimension, got f32 [3] strides [0]",
+                       Error);
+}
+
 TEST_CASE("autocast computes exp, log and pow in f32, follows the dtype elsewhere") {
   const Tensor x = random({3}, 1, DType::bf16, kFirst, 0.5, 2);
   const AutocastGuard guard;

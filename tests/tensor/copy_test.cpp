@@ -222,6 +222,20 @@ TEST_CASE("copy_: errors change nothing") {
   CHECK(t.version() == version);
 }
 
+TEST_CASE("copy_ and fill_: not to windows that overlap, but to any others") {
+  const Tensor t = zeros({10});
+  const Tensor windows = raw::as_strided(t, {4, 3}, {2, 1}, 0);
+  const uint64_t before = t.version();
+  CHECK_THROWS_WITH_AS(
+      raw::copy_(windows, ones({4, 3})),
+      "[copy_] dst: expected elements that do not overlap, got f32 [4,3] strides [2,1]", Error);
+  CHECK_THROWS_AS(raw::fill_(windows, 1), Error);
+  CHECK(t.version() == before);
+  const Tensor interleaved = raw::as_strided(t, {2, 2}, {3, 2}, 0);  // places 0, 2, 3 and 5
+  raw::copy_(interleaved, ones({2, 2}));
+  CHECK(raw::to_vector<double>(t) == std::vector<double>{1, 0, 1, 1, 0, 1, 0, 0, 0, 0});
+}
+
 TEST_CASE("fill_: every dtype, whatever the strides") {
   for (DType dtype : kDTypes) {
     const Tensor t = zeros({40, 50}, dtype);
