@@ -72,9 +72,36 @@ std::string Tensor::describe() const {
   return fmt::format("{} strides {}", text, strides());
 }
 
+namespace {
+
+void check_item(const Tensor& t) {
+  check(t.defined(), "item", "tensor: expected a defined tensor, got undefined");
+  check(t.numel() == 1, "item", "tensor: expected one element, got {}", t);
+}
+
+}  // namespace
+
+int64_t Tensor::item_as_integer(int64_t least, int64_t most) const {
+  check_item(*this);
+  return visit_dtype(dtype(), [&]<class T>(std::type_identity<T>) {
+    const T value = *static_cast<const T*>(raw());
+    int64_t number = 0;
+    bool fits = true;
+    if constexpr (std::is_integral_v<T>) {
+      number = static_cast<int64_t>(value);
+    } else {
+      fits = value >= T(-0x1p63) && value < T(0x1p63);  // false for NaN
+      if (fits) number = static_cast<int64_t>(value);
+    }
+    check(fits && least <= number && number <= most, "item",
+          "tensor: expected a number within {}..{}, got {}", least, most,
+          fits ? fmt::format("{}", number) : fmt::format("{}", static_cast<double>(value)));
+    return number;
+  });
+}
+
 double Tensor::item_as_double() const {
-  check(defined(), "item", "tensor: expected a defined tensor, got undefined");
-  check(numel() == 1, "item", "tensor: expected one element, got {}", *this);
+  check_item(*this);
   return visit_dtype(dtype(), [&]<class T>(std::type_identity<T>) {
     return static_cast<double>(*static_cast<const T*>(raw()));
   });

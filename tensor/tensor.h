@@ -1,6 +1,7 @@
 // Tensor: a shape and strides over a shared storage. Copying a Tensor shares; raw::clone copies.
 #pragma once
 #include <functional>
+#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -66,10 +67,16 @@ class Tensor {
     check_dtype(dtype_of<T>);
     return static_cast<T*>(out_raw());
   }
-  /// The only element as a number, whatever the dtype. Error unless numel() is 1.
+  /// The only element as a number, whatever the dtype: what comes after the point is left out of an integer. Errors:
+  /// numel() is not 1; an integer type that does not hold the number, or NaN.
   template <class T = double>
   T item() const {
-    return static_cast<T>(item_as_double());
+    using Limits = std::numeric_limits<T>;
+    if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>)
+      return static_cast<T>(item_as_integer(
+          Limits::min(),
+          std::is_same_v<T, uint64_t> ? INT64_MAX : static_cast<int64_t>(Limits::max())));
+    else return static_cast<T>(item_as_double());
   }
 
   /// Are the elements dense in this order? Dimensions of size 1 don't count: [N,C,1,1] is dense as
@@ -127,6 +134,7 @@ class Tensor {
     check(expected == dtype(), "data", "dtype: expected {}, got {}", expected, dtype());
   }
   double item_as_double() const;
+  int64_t item_as_integer(int64_t least, int64_t most) const;
   std::shared_ptr<Impl> impl_;
 };
 

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <limits>
 #include <numeric>
 
@@ -113,6 +114,26 @@ TEST_CASE("tensor: access") {
   CHECK_THROWS_WITH_AS(Tensor().size(0), undefined, Error);
   CHECK_THROWS_WITH_AS(Tensor().dtype(), undefined, Error);
   CHECK_THROWS_WITH_AS(Tensor().raw(), undefined, Error);
+}
+
+TEST_CASE("tensor: an item is exact, or an error") {
+  const int64_t big = (int64_t{1} << 53) + 1;
+  CHECK(from_vector<int64_t>({big}).item<int64_t>() == big);
+  CHECK(from_vector<int64_t>({INT64_MIN}).item<int64_t>() == INT64_MIN);
+  CHECK(from_vector<int64_t>({INT64_MAX}).item<uint64_t>() == uint64_t{INT64_MAX});
+  CHECK(full({}, -2.75).item<int>() == -2);
+  CHECK(full({}, -0x1p63).item<int64_t>() == INT64_MIN);
+  CHECK(full({}, 200, DType::u8).item<int64_t>() == 200);
+  CHECK(full({}, 0.5).item<bool>());
+  CHECK(full({}, 1, DType::boolean).item<uint8_t>() == 1);
+  for (const double value : {1e300, -1e300, 0x1p63, double{NAN}, double{INFINITY}})
+    for (const DType dtype : {DType::f64, DType::f32, DType::bf16})
+      CHECK_THROWS_AS(full({}, value, dtype).item<int64_t>(), Error);
+  CHECK_THROWS_WITH_AS(full({}, -1, DType::i64).item<uint8_t>(),
+                       "[item] tensor: expected a number within 0..255, got -1", Error);
+  CHECK_THROWS_WITH_AS(full({}, NAN).item<int>(),
+                       "[item] tensor: expected a number within -2147483648..2147483647, got nan",
+                       Error);
 }
 
 TEST_CASE("tensor: describe") {
