@@ -2,6 +2,11 @@
 
 #include <sleef.h>
 
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <utility>
+
 #include "quern/tensor/parallel.h"
 #include "quern/tensor/raw.h"
 
@@ -94,18 +99,35 @@ void make_normal(const Batch& batch, float* values) {
   }
 }
 
-/// t = offset + scale·draw(i), drawn as f32 in logical order and converted.
+/// The largest f32 that is at most `bound`, or the largest bf16 if the dtype is that.
+float at_most(double bound, DType dtype) {
+  auto value = static_cast<float>(bound);
+  if (value > bound) value = std::nextafter(value, -INFINITY);
+  if (dtype != DType::bf16) return value;
+  const auto bits = std::bit_cast<uint32_t>(value), rest = bits & 0xffff;
+  return std::bit_cast<float>(bits - rest + (value < 0 && rest != 0 ? 0x10000 : 0));
+}
+
+/// The largest one below `bound`, and not subnormal: these count as zero.
+float below(double bound, DType dtype) {
+  constexpr float kLeast = std::numeric_limits<float>::min();
+  const float value = at_most(std::nextafter(bound, -INFINITY), dtype);
+  return value > -kLeast && value < kLeast ? (bound > 0 ? 0 : -kLeast) : value;
+}
+
+/// t = min(offset + scale·draw(i), most), drawn as f32 in logical order and converted.
 template <class Draw>
-void fill_tensor(std::string_view op, const Tensor& t, double offset, double scale,
+void fill_tensor(std::string_view op, const Tensor& t, double offset, double scale, float most,
                  Generator& generator, Draw draw) {
   check(is_floating(t.dtype()), op, "dtype: expected bf16, f32 or f64, got {}", t.dtype());
+  raw::check_writable(op, t, "tensor");
   const bool direct = t.dtype() == DType::f32 && t.is_dense_as(MemoryFormat::contiguous);
   const Tensor values = direct ? t : empty(t.shape());
   float* out = values.out<float>();
   draw(out, values.numel(), generator.seed(), generator.next_stream());
   const auto shift = static_cast<float>(offset), factor = static_cast<float>(scale);
   parallel_chunks(values.numel(), kGrain, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) out[i] = shift + factor * out[i];
+    for (int64_t i = begin; i < end; ++i) out[i] = std::min(shift + factor * out[i], most);
   });
   if (direct) {
     t.storage()->bump_version();
@@ -121,6 +143,30 @@ uint64_t word64(int64_t i, uint64_t seed, uint64_t stream) {
                                  {low32(seed), high32(seed)});
   const size_t at = 2 * static_cast<size_t>(i % 2);
   return uint64_t{words[at + 1]} << 32 | words[at];
+}
+
+/// The least and the greatest number of a dtype within low..high. What lies between them is rounded to a number
+/// that does, too.
+std::pair<int64_t, int64_t> held_range(int64_t low, int64_t high, DType dtype) {
+  return visit_dtype(dtype, [=]<class T>(std::type_identity<T>) -> std::pair<int64_t, int64_t> {
+    if constexpr (std::is_integral_v<T>) {
+      using Limits = std::numeric_limits<T>;
+      return {std::max<int64_t>(low, Limits::min()), std::min<int64_t>(high, Limits::max())};
+    } else {
+      constexpr int kDigits = std::is_same_v<T, bfloat16> ? 8 : std::is_same_v<T, float> ? 24 : 53;
+      const auto held = [](int64_t value, bool up) {
+        const uint64_t size =
+            value < 0 ? -static_cast<uint64_t>(value) : static_cast<uint64_t>(value);
+        const int excess = std::max(0, static_cast<int>(std::bit_width(size)) - kDigits);
+        const uint64_t step = uint64_t{1} << excess, cut = size & ~(step - 1);
+        const uint64_t there = cut != size && up == (value > 0) ? cut + step : cut;
+        return value < 0 ? -static_cast<__int128>(there) : static_cast<__int128>(there);
+      };
+      const __int128 least = held(low, true), most = held(high, false);
+      if (least > most) return {1, 0};  // among them those beyond int64
+      return {static_cast<int64_t>(least), static_cast<int64_t>(most)};
+    }
+  });
 }
 
 }  // namespace
@@ -151,13 +197,16 @@ void fill_normal(float* out, int64_t n, uint64_t seed, uint64_t stream) {
 void uniform_(const Tensor& t, double low, double high, Generator& generator) {
   check(t.defined(), "uniform_", "tensor: expected a defined tensor, got undefined");
   check(low <= high, "uniform_", "high: expected at least {}, got {}", low, high);
-  fill_tensor("uniform_", t, low, high - low, generator, fill_uniform);
+  check(high - low <= std::numeric_limits<float>::max(), "uniform_",
+        "high: expected at most {} + 3.4e38, got {}", low, high);
+  const float most = std::max(below(high, t.dtype()), static_cast<float>(low));
+  fill_tensor("uniform_", t, low, high - low, most, generator, fill_uniform);
 }
 
 void normal_(const Tensor& t, double mean, double std, Generator& generator) {
   check(t.defined(), "normal_", "tensor: expected a defined tensor, got undefined");
   check(std >= 0, "normal_", "std: expected at least 0, got {}", std);
-  fill_tensor("normal_", t, mean, std, generator, fill_normal);
+  fill_tensor("normal_", t, mean, std, INFINITY, generator, fill_normal);
 }
 
 Tensor rand(const Shape& shape, DType dtype) {
@@ -174,6 +223,11 @@ Tensor randn(const Shape& shape, DType dtype) {
 
 Tensor randint(int64_t low, int64_t high, const Shape& shape, DType dtype) {
   check(low < high, "randint", "high: expected more than {}, got {}", low, high);
+  const auto [least, most] = held_range(low, high - 1, dtype);
+  check(least <= most, "randint", "low, high: expected a range with numbers of {}, got {}, {}",
+        dtype, low, high);
+  check(is_floating(dtype) || (least == low && most == high - 1), "randint",
+        "low, high: expected a range within {}, got {}, {}", dtype, low, high);
   Tensor t = empty(shape, DType::i64);
   int64_t* out = t.out<int64_t>();
   const uint64_t range = static_cast<uint64_t>(high) - static_cast<uint64_t>(low);
@@ -183,8 +237,9 @@ Tensor randint(int64_t low, int64_t high, const Shape& shape, DType dtype) {
       // The upper half of a 128-bit product is uniform on 0..range-1 up to range/2^64.
       const unsigned __int128 product =
           static_cast<unsigned __int128>(word64(i, seed, stream)) * range;
-      out[i] =
-          static_cast<int64_t>(static_cast<uint64_t>(low) + static_cast<uint64_t>(product >> 64));
+      out[i] = std::clamp(
+          static_cast<int64_t>(static_cast<uint64_t>(low) + static_cast<uint64_t>(product >> 64)),
+          least, most);
     }
   });
   return raw::to(t, dtype);

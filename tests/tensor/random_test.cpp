@@ -137,7 +137,67 @@ TEST_CASE("random: tensors in logical order whatever the strides and dtype") {
   CHECK(raw::to_vector<float>(rand({3})) == b);
   const Tensor u = empty({10'000}, DType::f64);
   uniform_(u, -3, 5);
-  for (double x : raw::to_vector<double>(u)) REQUIRE((x >= -3 && x <= 5));
+  for (double x : raw::to_vector<double>(u)) REQUIRE((x >= -3 && x < 5));
+}
+
+TEST_CASE("random: uniform numbers stay below their bound in every dtype") {
+  manual_seed(7);
+  const auto largest = [](const Tensor& t) {
+    const std::vector<double> values = raw::to_vector<double>(t);
+    return *std::max_element(values.begin(), values.end());
+  };
+  const auto least = [](const Tensor& t) {
+    const std::vector<double> values = raw::to_vector<double>(t);
+    return *std::min_element(values.begin(), values.end());
+  };
+  for (DType dtype : {DType::bf16, DType::f32, DType::f64}) {
+    CHECK(largest(rand({100'000}, dtype)) < 1);
+    const Tensor t = empty({100'000}, dtype);
+    for (const auto& [low, high] : {std::pair(1.0, 1.0 + 0x1p-7),
+                                    {-1.0, 0.0},
+                                    {-2.0, -1.0},
+                                    {0.0, 0.7},
+                                    {100.0, 101.0},
+                                    {-0x1p-130, 0x1p-130}}) {
+      uniform_(t, low, high);
+      CHECK(largest(t) < high);
+      CHECK(least(t) >= low);
+    }
+    uniform_(t, 3, 3);
+    CHECK(largest(t) == 3);
+    CHECK(least(t) == 3);
+    uniform_(t, 1, 1 + 1e-12);
+    CHECK(largest(t) == 1);
+  }
+  CHECK(largest(rand({100'000}, DType::bf16)) == 1 - 0x1p-8);
+}
+
+TEST_CASE("random: randint keeps to its range in every dtype") {
+  manual_seed(8);
+  struct Range {
+    int64_t low, high;
+    DType dtype;
+    int64_t least, most;  // of the numbers that the dtype holds
+  };
+  for (const auto& [low, high, dtype, least, most] :
+       {Range{0, 512, DType::bf16, 0, 510},
+        {-511, 3, DType::bf16, -510, 2},
+        {257, 260, DType::bf16, 258, 258},
+        {0, (1 << 24) + 2, DType::f32, 0, 1 << 24},
+        {INT64_MIN, INT64_MAX, DType::f32, INT64_MIN, INT64_MAX - (int64_t{1} << 39) + 1},
+        {INT64_MIN, INT64_MAX, DType::f64, INT64_MIN, INT64_MAX - (int64_t{1} << 10) + 1},
+        {0, 256, DType::u8, 0, 255}}) {
+    const std::vector<double> values = raw::to_vector<double>(randint(low, high, {50'000}, dtype));
+    const auto [a, b] = std::minmax_element(values.begin(), values.end());
+    CHECK(*a >= static_cast<double>(least));
+    CHECK(*b <= static_cast<double>(most));
+  }
+  CHECK_THROWS_WITH_AS(randint(0, 257, {1}, DType::u8),
+                       "[randint] low, high: expected a range within u8, got 0, 257", Error);
+  CHECK_THROWS_WITH_AS(randint(257, 258, {1}, DType::bf16),
+                       "[randint] low, high: expected a range with numbers of bf16, got 257, 258",
+                       Error);
+  CHECK_THROWS_AS(randint(INT64_MAX - 2, INT64_MAX, {1}, DType::f64), Error);
 }
 
 TEST_CASE("random: randint reaches its bounds and nothing else") {
@@ -160,6 +220,10 @@ TEST_CASE("random: errors") {
   CHECK_THROWS_WITH_AS(uniform_(zeros({2}), 1, 0), "[uniform_] high: expected at least 1, got 0",
                        Error);
   CHECK_THROWS_WITH_AS(randint(3, 3, {1}), "[randint] high: expected more than 3, got 3", Error);
+  CHECK_THROWS_AS(uniform_(zeros({2}), -3e38, 3e38), Error);
+  Generator generator(1);
+  CHECK_THROWS_AS(uniform_(raw::expand(zeros({1}), {2}), 0, 1, generator), Error);
+  CHECK(generator.next_stream() == 0);
   CHECK_THROWS_AS(uniform_(Tensor(), 0, 1), Error);
   CHECK_THROWS_AS(normal_(Tensor(), 0, 1), Error);
 }
