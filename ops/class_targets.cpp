@@ -9,8 +9,8 @@ namespace {
 
 void check_arguments(std::string_view op, const Tensor& input, const Tensor& target,
                      const Tensor& weight) {
-  check(input.defined() && is_floating(input.dtype()) && input.dim() >= 2 && input.numel() > 0, op,
-        "input: expected bf16, f32 or f64 [N,C,...] that is not empty, got {}", input);
+  check(input.defined() && is_floating(input.dtype()) && input.dim() >= 2 && input.shape()[1] > 0,
+        op, "input: expected bf16, f32 or f64 [N,C,...] of at least one class, got {}", input);
   Shape expected = input.shape();
   expected.erase(1);
   check(target.defined() && target.dtype() == DType::i64 && target.shape() == expected, op,

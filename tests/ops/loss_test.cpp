@@ -123,6 +123,28 @@ TEST_CASE("all targets ignored: a mean of nothing is NaN, a sum 0") {
   CHECK_EQ(cross_entropy(x, target, {}, -100, Reduction::sum).item(), 0);
 }
 
+TEST_CASE("losses of no rows") {
+  const Tensor target = zeros({0}, DType::i64);
+  for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
+    Tensor x = zeros({0, 3}, dtype).requires_grad_();
+    for (const Reduction reduction : kReductions) {
+      const Tensor losses[] = {cross_entropy(x, target, {}, -100, reduction),
+                               cross_entropy(x, target, {}, -100, reduction, 0.1),
+                               nll_loss(x, target, {}, -100, reduction),
+                               mse_loss(x, zeros({0, 3}, dtype), reduction)};
+      for (const Tensor& loss : losses) {
+        if (reduction == Reduction::none) CHECK_EQ(loss.numel(), 0);
+        else if (reduction == Reduction::sum) CHECK_EQ(loss.item(), 0);
+        else CHECK(std::isnan(loss.item()));
+        loss.backward(ones_like(loss));
+        CHECK_EQ(x.grad().shape(), x.shape());
+      }
+    }
+  }
+  const Tensor image = zeros({2, 3, 0, 4});
+  CHECK(std::isnan(cross_entropy(image, zeros({2, 0, 4}, DType::i64)).item()));
+}
+
 TEST_CASE("mse_loss") {
   const Tensor a = leaf({2, 3, 2, 2}, 1, kLast), b = leaf({2, 3, 2, 2}, 2);
   const auto x = list(a), y = list(b);
@@ -174,9 +196,9 @@ TEST_CASE("errors") {
                        "[cross_entropy] target: expected i64 [2] for input [2,3], got f32 [2]",
                        Error);
   CHECK_THROWS_WITH_AS(
-      cross_entropy(zeros({0, 3}), zeros({0}, DType::i64)),
-      "[cross_entropy] input: expected bf16, f32 or f64 [N,C,...] that is not empty, "
-      "got f32 [0,3]",
+      cross_entropy(zeros({2, 0}), zeros({2}, DType::i64)),
+      "[cross_entropy] input: expected bf16, f32 or f64 [N,C,...] of at least one class, "
+      "got f32 [2,0]",
       Error);
   CHECK_THROWS_WITH_AS(cross_entropy(x, good, zeros({2})),
                        "[cross_entropy] weight: expected bf16, f32 or f64 [3], got f32 [2]", Error);
@@ -184,7 +206,6 @@ TEST_CASE("errors") {
                        "[cross_entropy] label_smoothing: expected 0..1, got 1.5", Error);
   CHECK_THROWS_WITH_AS(mse_loss(x, zeros({3, 2})),
                        "[mse_loss] target: expected shape [2,3], got [3,2]", Error);
-  CHECK_THROWS_WITH_AS(mse_loss(zeros({0}), zeros({0})),
-                       "[mse_loss] input: expected bf16, f32 or f64 that is not empty, got f32 [0]",
-                       Error);
+  CHECK_THROWS_WITH_AS(mse_loss(zeros({1}, DType::i64), zeros({1})),
+                       "[mse_loss] input: expected bf16, f32 or f64, got i64 [1]", Error);
 }
