@@ -9,6 +9,7 @@
 #include "quern/ops/autocast.h"
 #include "quern/ops/binary.h"
 #include "quern/ops/elementwise.h"
+#include "quern/ops/sum.h"
 #include "quern/ops/unary.h"
 #include "quern/tensor/parallel.h"
 #include "tensor/threads.h"
@@ -235,6 +236,32 @@ TEST_CASE("add_ reads what it adds before it writes there") {
   CHECK_THROWS_WITH_AS(raw::add_(raw::expand(zeros({1}), {3}), ones({3})),
                        "[add_] dst: expected no expanded dimension, got f32 [3] strides [0]",
                        Error);
+}
+
+TEST_CASE("integers wrap around") {
+  for (const auto& [dtype, least, most] : {std::tuple(DType::i64, INT64_MIN, INT64_MAX),
+                                           {DType::i32, int64_t{INT32_MIN}, int64_t{INT32_MAX}},
+                                           {DType::u8, int64_t{0}, int64_t{255}}}) {
+    const Tensor low = raw::to(from_vector<int64_t>({least}), dtype),
+                 high = raw::to(from_vector<int64_t>({most}), dtype), one = ones({1}, dtype);
+    CHECK_EQ(add(high, one).item<int64_t>(), least);
+    CHECK_EQ(sub(low, one).item<int64_t>(), most);
+    CHECK_EQ(neg(low).item<int64_t>(), least);
+    CHECK_EQ(abs(low).item<int64_t>(), least);
+    CHECK_EQ(mul(high, high).item<int64_t>(), 1);
+  }
+  CHECK_EQ(sum(from_vector<int64_t>({INT64_MAX, 1})).item<int64_t>(), INT64_MIN);
+}
+
+TEST_CASE("clamp keeps integers exact, and fractions of its bounds") {
+  const int64_t big = (int64_t{1} << 60) + 1;
+  const Tensor x = from_vector<int64_t>({-big, -1, 0, 3, big});
+  CHECK_EQ(raw::to_vector<int64_t>(clamp(x, 0)), std::vector<int64_t>{0, 0, 0, 3, big});
+  CHECK_EQ(raw::to_vector<int64_t>(clamp(x, -kInf, 2)), std::vector<int64_t>{-big, -1, 0, 2, 2});
+  const Tensor y = clamp(x, -0.5, 2.5);
+  CHECK_EQ(y.dtype(), DType::f32);
+  CHECK_EQ(list(y), std::vector<double>{-0.5, -0.5, 0, 2.5, 2.5});
+  CHECK_EQ(clamp(full({1}, 200, DType::u8), -3, 300).dtype(), DType::u8);
 }
 
 TEST_CASE("autocast computes exp, log and pow in f32, follows the dtype elsewhere") {

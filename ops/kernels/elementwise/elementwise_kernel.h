@@ -1,5 +1,6 @@
 // The contract of an elementwise kernel: a run of n elements, y[i] = f(x[i]; p, q) or f(a[i], b[i];
-// p, q). f32 and bf16 are computed in f32 and rounded once, f64 in f64, integers in their own type.
+// p, q). f32 and bf16 are computed in f32 and rounded once, f64 in f64, integers in their own type,
+// modulo 2^bits.
 // An element's result does not depend on its place in the run. y may be x, a or b themselves, but
 // not overlap otherwise. Files compiled with ISA flags include this.
 #pragma once

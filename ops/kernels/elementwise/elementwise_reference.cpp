@@ -17,14 +17,20 @@ using Compute = std::conditional_t<std::is_integral_v<T>, T, double>;
 template <class T>
 using ScalarOperand = std::conditional_t<std::is_same_v<T, bfloat16>, float, T>;
 
+/// What X adds and multiplies in: integers wrap around, which unsigned ones do by definition.
+template <class X>
+using Wrapping = typename std::conditional_t<std::is_integral_v<X>, std::make_unsigned<X>,
+                                             std::type_identity<X>>::type;
+
 // X is double or an integer.
 template <class X>
 X neg(X x, X, X) {
-  return static_cast<X>(-x);
+  return static_cast<X>(-static_cast<Wrapping<X>>(x));
 }
 template <class X>
-X abs(X x, X, X) {
+X abs(X x, X p, X q) {
   if constexpr (std::is_unsigned_v<X>) return x;
+  else if constexpr (std::is_integral_v<X>) return x < 0 ? neg<X>(x, p, q) : x;
   else return std::abs(x);
 }
 template <class X>
@@ -47,15 +53,15 @@ double silu(double x, double, double) { return x / (1 + std::exp(-x)); }
 
 template <class X>
 X add(X a, X b, X, X) {
-  return static_cast<X>(a + b);
+  return static_cast<X>(static_cast<Wrapping<X>>(a) + static_cast<Wrapping<X>>(b));
 }
 template <class X>
 X sub(X a, X b, X, X) {
-  return static_cast<X>(a - b);
+  return static_cast<X>(static_cast<Wrapping<X>>(a) - static_cast<Wrapping<X>>(b));
 }
 template <class X>
 X mul(X a, X b, X, X) {
-  return static_cast<X>(a * b);
+  return static_cast<X>(static_cast<Wrapping<X>>(a) * static_cast<Wrapping<X>>(b));
 }
 template <class X>
 X maximum(X a, X b, X, X) {
