@@ -22,13 +22,11 @@ Tensor conv2d(const Tensor& x_any, const Tensor& weight_any, const Tensor& bias,
   detail::check_conv_operands(x_any, weight_any);
   ConvProblem problem = detail::conv_problem(x_any.shape(), x_any.dtype(), x_any.format(),
                                              weight_any, stride, padding, dilation, groups);
-  check(!bias.defined() ||
-            (bias.shape() == Shape{problem.oc} &&
-             (bias.dtype() == sum_dtype(x_any.dtype()) || bias.dtype() == x_any.dtype())),
-        kOp, "bias: expected {} [{}], got {}", sum_dtype(x_any.dtype()), problem.oc, bias);
-
   const Tensor x = autocast::lower(x_any), weight = autocast::lower(weight_any);
   problem.dtype = x.dtype();
+  check(!bias.defined() || (bias.shape() == Shape{problem.oc} &&
+                            (bias.dtype() == sum_dtype(x.dtype()) || bias.dtype() == x.dtype())),
+        kOp, "bias: expected {} [{}], got {}", sum_dtype(x.dtype()), problem.oc, bias);
 
   const Tensor source = raw::contiguous(x, problem.format);
   Tensor y = empty(detail::output_shape(problem), problem.dtype, problem.format);

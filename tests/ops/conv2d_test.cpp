@@ -171,6 +171,10 @@ TEST_CASE("conv2d under autocast runs in bf16") {
   CHECK_EQ(y.dtype(), DType::bf16);
   CHECK(same_bits(y.detach(),
                   conv2d(raw::to(x, DType::bf16), raw::to(w.detach(), DType::bf16), b, 1, 1)));
+  CHECK(same_bits(y.detach(), conv2d(x, raw::to(w.detach(), DType::bf16), b, 1, 1)));
+  const Tensor rounded = raw::to(b, DType::bf16);
+  CHECK(same_bits(conv2d(x, w, rounded, 1, 1).detach(),
+                  conv2d(x, w, raw::to(rounded, DType::f32), 1, 1).detach()));
   y.backward(raw::to(ones_like(y.detach()), DType::bf16));
   CHECK_EQ(w.grad().dtype(), DType::f32);
   CHECK_EQ(conv2d(random(x.shape(), 4), random(w.shape(), 5)).dtype(), DType::f64);
