@@ -15,7 +15,7 @@ Tensor to_f64(const Tensor& t) { return raw::contiguous(raw::to(t, DType::f64));
 
 /// `t`, dense, or [channels] of `otherwise` where there is none.
 Tensor values(const Tensor& t, int64_t channels, double otherwise, DType dtype) {
-  return t.defined() ? raw::contiguous(t) : full({channels}, otherwise, dtype);
+  return t.defined() ? raw::contiguous(raw::to(t, dtype)) : full({channels}, otherwise, dtype);
 }
 
 /// running = (1-momentum)·running + momentum·factor·value, in f64
@@ -37,8 +37,9 @@ void update(const Tensor& running, const Tensor& value, double momentum, double 
 void check_batch_norm(const BatchNorm& norm, const Shape& x, DType dtype, bool training) {
   const auto check_parameter = [&](std::string_view name, const Tensor& t) {
     if (!t.defined()) return;
-    check(t.dtype() == parameter_dtype(dtype) && t.shape() == Shape{x[1]}, kOp,
-          "{}: expected {} [{}], got {}; x {} {}", name, parameter_dtype(dtype), x[1], t, dtype, x);
+    check((t.dtype() == parameter_dtype(dtype) || t.dtype() == dtype) && t.shape() == Shape{x[1]},
+          kOp, "{}: expected {} [{}], got {}; x {} {}", name, parameter_dtype(dtype), x[1], t,
+          dtype, x);
   };
   check_parameter("running_mean", norm.running_mean);
   check_parameter("running_var", norm.running_var);

@@ -14,8 +14,9 @@ constexpr std::string_view kOp = "layer_norm";
 DType parameter_dtype(const Tensor& x) { return x.dtype() == DType::f64 ? DType::f64 : DType::f32; }
 
 void check_parameter(std::string_view name, const Tensor& t, const Tensor& x, const Shape& shape) {
-  check(!t.defined() || (t.dtype() == parameter_dtype(x) && t.shape() == shape), kOp,
-        "{}: expected {} {}, got {}; x {}", name, parameter_dtype(x), shape, t, x);
+  const bool fits = !t.defined() || t.dtype() == parameter_dtype(x) || t.dtype() == x.dtype();
+  check(fits && (!t.defined() || t.shape() == shape), kOp, "{}: expected {} {}, got {}; x {}", name,
+        parameter_dtype(x), shape, t, x);
 }
 
 bool ends_in(const Shape& shape, const Shape& tail) {
@@ -47,8 +48,11 @@ Tensor layer_norm(const Tensor& x, const Shape& normalized_shape, const Tensor& 
   const kernels::LayerNormRows size{x.numel() / columns, columns};
   const DType parameter = parameter_dtype(x);
   const Tensor dense = raw::contiguous(x);
-  const Tensor w = weight.defined() ? raw::contiguous(weight) : ones(normalized_shape, parameter);
-  const Tensor b = bias.defined() ? raw::contiguous(bias) : zeros(normalized_shape, parameter);
+  const auto values = [&](const Tensor& t, double otherwise) {
+    return t.defined() ? raw::contiguous(raw::to(t, parameter))
+                       : full(normalized_shape, otherwise, parameter);
+  };
+  const Tensor w = values(weight, 1), b = values(bias, 0);
   const Tensor mean = empty({size.rows}, parameter), invstd = empty({size.rows}, parameter);
   const Tensor y = empty(x.shape(), x.dtype());
   kernels::layer_norm_forward(kernel, size, dense.raw(), w.raw(), b.raw(), eps, y.out_raw(),

@@ -198,6 +198,20 @@ TEST_CASE("batch_norm gives the same bits for any number of threads") {
   }
 }
 
+TEST_CASE("batch_norm takes parameters of bf16, in f32") {
+  const Tensor x = random({5, 3, 2, 2}, 1, DType::bf16);
+  Tensor w = random({3}, 2, DType::bf16).requires_grad_(), b = random({3}, 3, DType::bf16);
+  Tensor wide = raw::to(w, DType::f32).requires_grad_();
+  const Tensor mean = zeros({3}, DType::bf16), var = ones({3}, DType::bf16);
+  const Tensor y = batch_norm(x, mean, var, w, b, true),
+               same = batch_norm(x, {}, {}, wide, raw::to(b, DType::f32), true);
+  CHECK(same_bits(y, same));
+  y.backward(ones_like(y)), same.backward(ones_like(same));
+  CHECK(same_bits(w.grad(), raw::to(wide.grad(), DType::bf16)));
+  CHECK(max_abs_difference(mean, zeros({3})) > 0);
+  CHECK(batch_norm(x, mean, var, w, b, false).dtype() == DType::bf16);
+}
+
 TEST_CASE("batch_norm changes neither of its statistics if it cannot write to one") {
   const Tensor x = random({5, 3}, 1, DType::f32), mean = zeros({3});
   CHECK_THROWS_WITH_AS(

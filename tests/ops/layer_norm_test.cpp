@@ -89,6 +89,18 @@ TEST_CASE("layer_norm under autocast keeps the dtype of x") {
   CHECK(layer_norm(random({2, 4}, 1, DType::bf16), {4}).dtype() == DType::bf16);
 }
 
+TEST_CASE("layer_norm takes parameters of bf16, in f32") {
+  const Tensor x = random({3, 4}, 1, DType::bf16);
+  Tensor w = random({4}, 2, DType::bf16).requires_grad_(), b = random({4}, 3, DType::bf16);
+  Tensor wide = raw::to(w, DType::f32).requires_grad_();
+  const Tensor y = layer_norm(x, {4}, w, b),
+               same = layer_norm(x, {4}, wide, raw::to(b, DType::f32));
+  CHECK(test::same_bits(y, same));
+  y.backward(ones_like(y)), same.backward(ones_like(same));
+  CHECK(test::same_bits(w.grad(), raw::to(wide.grad(), DType::bf16)));
+  CHECK_THROWS_AS(layer_norm(raw::to(x, DType::f32), {4}, w), Error);
+}
+
 TEST_CASE("layer_norm refuses what it cannot do") {
   const Tensor x = random({2, 3, 4}, 1, DType::f32);
   CHECK_THROWS_WITH_AS(layer_norm({}, {4}),
