@@ -1,5 +1,6 @@
 #include "quern/optim/optimizer.h"
 
+#include <unordered_map>
 #include <unordered_set>
 
 #include "quern/optim/update_pass.h"
@@ -11,6 +12,7 @@ Optimizer::Optimizer(std::string_view name, std::vector<std::string_view> state_
                      const std::vector<Tensors>& groups)
     : name_(name), state_names_(std::move(state_names)), num_groups_(groups.size()) {
   std::unordered_set<const void*> seen;
+  std::unordered_multimap<const void*, size_t> by_storage;  // of the slots so far
   for (size_t group = 0; group < groups.size(); ++group) {
     check(!groups[group].empty(), name_, "parameters: expected at least one in group {}, got none",
           group);
@@ -22,6 +24,13 @@ Optimizer::Optimizer(std::string_view name, std::vector<std::string_view> state_
             i, param);
       check(seen.insert(param.identity().lock().get()).second, name_,
             "parameters[{}]: expected each parameter once, got {} again", i, param);
+      raw::check_writable(name_, param, fmt::format("parameters[{}]", i));
+      for (auto [same, end] = by_storage.equal_range(param.storage().get()); same != end; ++same)
+        check(!raw::overlap(param, slots_[same->second].param), name_,
+              "parameters[{}]: expected memory of its own, got {} that shares elements with "
+              "parameters[{}]",
+              i, param, same->second);
+      by_storage.emplace(param.storage().get(), i);
       slots_.push_back({param, group, 0, {}});
     }
   }

@@ -212,6 +212,22 @@ bool may_overlap(const Tensor& a, const Tensor& b) {
   return a.offset() * itemsize(a.dtype()) < end(b) && b.offset() * itemsize(b.dtype()) < end(a);
 }
 
+bool overlap(const Tensor& a, const Tensor& b) {
+  if (!may_overlap(a, b)) return false;
+  const auto each_byte = [](const Tensor& t, auto&& f) {
+    const Loops loops(t.shape(), t.strides(), t.strides());
+    const int64_t size = itemsize(t.dtype());
+    for (int64_t i = 0; i < t.numel(); ++i)
+      for (int64_t byte = 0; byte < size; ++byte)
+        f(static_cast<size_t>((t.offset() + loops.place(i).src) * size + byte));
+  };
+  std::vector<bool> taken(static_cast<size_t>(a.storage()->bytes()));
+  each_byte(a, [&](size_t byte) { taken[byte] = true; });
+  bool shared = false;
+  each_byte(b, [&](size_t byte) { shared = shared || taken[byte]; });
+  return shared;
+}
+
 void copy_(const Tensor& dst, const Tensor& src) {
   check_writable("copy_", dst);
   check(src.defined(), "copy_", "src: expected a defined tensor, got undefined");

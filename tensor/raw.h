@@ -26,6 +26,8 @@ Tensor reshape(const Tensor& t, const Shape& shape);
 void check_writable(std::string_view op, const Tensor& dst, std::string_view name = "dst");
 /// May elements of a and b share memory? Told by where the first and the last ones lie.
 bool may_overlap(const Tensor& a, const Tensor& b);
+/// Do they? Asks for each element where others may lie between.
+bool overlap(const Tensor& a, const Tensor& b);
 
 // Copies.
 /// dst = src, broadcast and converted to dst's dtype, whatever the strides; dst's version moves on.

@@ -242,6 +242,23 @@ TEST_CASE("optimizers refuse what they cannot train") {
                        "[sgd] parameters[1]: expected each parameter once, got f32 [4] again",
                        Error);
 
+  // Two handles of one memory would be updated twice, at once. Neighbours are welcome, interleaved ones too.
+  const Tensor matrix = zeros({3, 4});
+  const auto part = [](const Tensor& view) {
+    Tensor leaf = raw::alias(view);
+    return leaf.requires_grad_();
+  };
+  CHECK_THROWS_WITH_AS(SGD({param, part(param)}),
+                       "[sgd] parameters[1]: expected memory of its own, got f32 [4] that shares "
+                       "elements with parameters[0]",
+                       Error);
+  CHECK_THROWS_AS(SGD({part(raw::slice(matrix, 1, 0, 2)), part(raw::select(matrix, 1, 1))}), Error);
+  CHECK_THROWS_WITH_AS(
+      SGD({part(raw::expand(zeros({1}), {4}))}),
+      "[sgd] parameters[0]: expected no expanded dimension, got f32 [4] strides [0]", Error);
+  CHECK_NOTHROW(SGD({part(raw::slice(matrix, 1, 0, 2)), part(raw::slice(matrix, 1, 2, 4)),
+                     part(zeros({0})), part(zeros({0}))}));
+
   CHECK_THROWS_WITH_AS(SGD({param}, {.lr = -1}),
                        "[sgd] lr: expected a finite number of at least 0, got -1", Error);
   CHECK_THROWS_AS(SGD({param}, {.lr = std::nan("")}), Error);
