@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "quern/tensor/convert.h"
+#include "quern/tensor/divide.h"
 #include "quern/tensor/parallel.h"
 #include "quern/tensor/raw.h"
 
@@ -136,10 +137,9 @@ void transpose(const Side& dst, const Side& src, Loops loops, int axis) {
   const Axis columns = loops[axis], rows = loops.inner();
   loops.erase(loops.count - 1);
   loops.erase(axis);
-  const auto count = [](int64_t size, int64_t part) { return (size + part - 1) / part; };
-  const int64_t height = std::min(rows.size, kGrain / kTile);   // rows a cell
-  const int64_t width = count(kGrain / height, kTile) * kTile;  // columns a cell
-  const int64_t down = count(rows.size, height), across = count(columns.size, width);
+  const int64_t height = std::min(rows.size, kGrain / kTile);  // rows a cell
+  const int64_t width = round_up(kGrain / height, kTile);      // columns a cell
+  const int64_t down = ceil_div(rows.size, height), across = ceil_div(columns.size, width);
   const int64_t size = itemsize(dst.dtype);
   parallel_for(loops.elements() * across * down, [&](int64_t cell) {
     const Loops::Place at = loops.place(cell / (across * down));

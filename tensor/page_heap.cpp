@@ -14,7 +14,7 @@ constexpr size_t kHugePage = size_t{2} << 20;
 /// at batch 64 were taken and given again; at batch 16 it makes no difference.
 constexpr size_t kLarge = size_t{4} << 20;
 
-size_t round_up(size_t bytes) { return (bytes + kHugePage - 1) / kHugePage * kHugePage; }
+size_t whole_pages(size_t bytes) { return (bytes + kHugePage - 1) / kHugePage * kHugePage; }
 
 std::byte* map(std::byte* where, size_t bytes) {
   void* region = mmap(where, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -82,7 +82,7 @@ size_t PageHeap::grow(size_t bytes) {
   size_t added = 0;
   if (last_ != nullptr) {  // prolong the last region by what its free beginning lacks
     const auto first = free_.find(last_);
-    added = round_up(bytes - (first == free_.end() ? 0 : first->second.bytes));
+    added = whole_pages(bytes - (first == free_.end() ? 0 : first->second.bytes));
     if (added < reinterpret_cast<uintptr_t>(last_)) region = map(last_ - added, added);
     if (region != nullptr && region != last_ - added) {
       munmap(region, added);
@@ -90,7 +90,7 @@ size_t PageHeap::grow(size_t bytes) {
     }
   }
   if (region == nullptr) {
-    added = round_up(bytes);
+    added = whole_pages(bytes);
     region = map_aligned(added);
     if (region == nullptr) return 0;
   }

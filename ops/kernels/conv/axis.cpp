@@ -3,11 +3,12 @@
 #include <algorithm>
 #include <numeric>
 
+#include "quern/tensor/divide.h"
+
 namespace quern::kernels {
 namespace {
 
 int64_t floor_div(int64_t a, int64_t b) { return (a >= 0 ? a : a - b + 1) / b; }
-int64_t ceil_div(int64_t a, int64_t b) { return floor_div(a + b - 1, b); }
 
 /// With what follows from its taps.
 Axis completed(Axis axis) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "quern/tensor/divide.h"
 #include "quern/tensor/parallel.h"
 
 namespace quern::kernels {
@@ -24,8 +25,6 @@ void parallel_pieces(int64_t n, int64_t multiplications, Body body) {
   });
 }
 
-constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-constexpr int64_t round_up(int64_t n, int64_t multiple) { return ceil_div(n, multiple) * multiple; }
 /// Size of the pieces when 0..n is cut into as few as possible of at most `largest`, alike.
 constexpr int64_t even_piece(int64_t n, int64_t largest) {
   return ceil_div(n, ceil_div(n, largest));

@@ -6,6 +6,7 @@
 
 #include "quern/ops/kernels/gemm/gemm_records.h"
 #include "quern/tensor/cpu_features.h"
+#include "quern/tensor/divide.h"
 #include "quern/tensor/dtype.h"
 #include "quern/tensor/verbose.h"
 
@@ -36,10 +37,6 @@ std::string refusal(const GemmKernel& kernel) {
   if (kernel.isa == Isa::avx512_bf16 && !has_fast_vdpbf16ps())
     return "vdpbf16ps is slower than widening on this CPU";
   return {};
-}
-
-constexpr int64_t round_up(int64_t value, int64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
 }
 
 /// Packs one panel of a kernel whose kr is kKr.

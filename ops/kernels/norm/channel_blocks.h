@@ -5,6 +5,7 @@
 #include <array>
 
 #include "quern/ops/kernels/norm/batch_norm.h"
+#include "quern/tensor/divide.h"
 #include "quern/tensor/dtype.h"
 #include "quern/tensor/parallel.h"
 #include "quern/tensor/storage.h"
@@ -24,8 +25,6 @@ struct BlockLimits {
 // 256 rows bound the length, and with it the error, of a sum in f32.
 inline constexpr int64_t kMaxRows = 256, kMaxColumns = 2048;
 inline constexpr int64_t kMaxGroups = 64;  // of chunks: partial results a channel
-
-inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 /// Cuts x into blocks of `rows` × `columns`. Chunk i is row range i%per_image of image i/per_image.
 class Grid {

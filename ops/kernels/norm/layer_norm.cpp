@@ -3,14 +3,13 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "quern/tensor/divide.h"
 #include "quern/tensor/dtype.h"
 #include "quern/tensor/parallel.h"
 #include "quern/tensor/storage.h"
 
 namespace quern::kernels {
 namespace {
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 const std::byte* at(const void* p, int64_t bytes) {
   return static_cast<const std::byte*>(p) + bytes;

@@ -3,15 +3,12 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "quern/tensor/divide.h"
 #include "quern/tensor/dtype.h"
 #include "quern/tensor/parallel.h"
 
 namespace quern::kernels {
 namespace {
-
-int64_t ceil_div(int64_t a, int64_t b) {
-  return a <= 0 ? 0 : (a + b - 1) / b;
-}  // 0 for a negative a
 
 /// Runs body(image, row) for all rows of all images, a number at a time that is worth a thread.
 template <class F>
@@ -63,14 +60,17 @@ PoolWindows strided_windows(int64_t in, int64_t out, const PoolStep& step, bool 
   windows.outputs.reserve(static_cast<size_t>(in));
   for (int64_t o = 0; o < out; ++o) {
     const int64_t start = o * stride - padding, end = start + window;
-    const PoolRange inside{start + ceil_div(-start, dilation) * dilation, std::min(end, in)};
+    const int64_t outside =
+        std::max<int64_t>(0, ceil_div(-start, dilation));  // taps before the image
+    const PoolRange inside{start + outside * dilation, std::min(end, in)};
     windows.inputs.push_back(inside);
     windows.divisor.push_back(count_include_pad ? std::min(end, in + padding) - start
                                                 : inside.end - inside.begin);
   }
   for (int64_t i = 0; i < in; ++i)
-    windows.outputs.push_back({std::min(out, ceil_div(i + padding - window + 1, stride)),
-                               std::min(out, (i + padding) / stride + 1)});
+    windows.outputs.push_back(
+        {std::clamp<int64_t>(ceil_div(i + padding - window + 1, stride), 0, out),
+         std::min(out, (i + padding) / stride + 1)});
   return windows;
 }
 

@@ -7,6 +7,7 @@
 #include "quern/ops/kernels/pool/pool_registry.h"
 #include "quern/ops/kernels/pool/pool_taps.h"
 #include "quern/tensor/bfloat16.h"
+#include "quern/tensor/divide.h"
 
 namespace quern::kernels {
 namespace {
@@ -15,7 +16,7 @@ constexpr int64_t kStretch = 256;  // elements of a row
 
 /// The first o with o·stride + offset >= at; 0 rather than a negative one.
 int64_t first_at(int64_t at, int64_t offset, int64_t stride) {
-  return at <= offset ? 0 : (at - offset + stride - 1) / stride;
+  return at <= offset ? 0 : ceil_div(at - offset, stride);
 }
 
 /// T: the elements' type. W: what they are computed in.
