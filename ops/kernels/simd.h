@@ -65,6 +65,27 @@ template <class F>
 F quotient(F a, F b) {
   return typename F::register_type(a.data / b.data);
 }
+/// a·b + c, rounded once where the CPU has an instruction for it. That of xsimd 8 is a product and a sum in AVX-512,
+/// which compilers contract or not, as a loop has it: results would depend on where operands come from.
+template <class F>
+F fused(F a, F b, F c) {
+#ifdef __AVX512F__
+  if constexpr (sizeof(F) == 64 && std::is_same_v<typename F::value_type, float>)
+    return _mm512_fmadd_ps(a.data, b.data, c.data);
+  else if constexpr (sizeof(F) == 64) return _mm512_fmadd_pd(a.data, b.data, c.data);
+#endif
+  return xsimd::fma(a, b, c);
+}
+/// c - a·b, likewise.
+template <class F>
+F fused_minus(F a, F b, F c) {
+#ifdef __AVX512F__
+  if constexpr (sizeof(F) == 64 && std::is_same_v<typename F::value_type, float>)
+    return _mm512_fnmadd_ps(a.data, b.data, c.data);
+  else if constexpr (sizeof(F) == 64) return _mm512_fnmadd_pd(a.data, b.data, c.data);
+#endif
+  return xsimd::fnma(a, b, c);
+}
 template <class F>
 F square_root(F x) {
 #ifdef __ARM_NEON

@@ -128,7 +128,7 @@ void interleave16(const void* a, const void* b, int64_t n, void* dst) {
 /// A NaN stays one: max() gives its second operand, or NaN for either.
 template <class V>
 V mapped(V v, V scale, V shift) {
-  return xsimd::max(V(0), xsimd::fma(v, scale, shift));
+  return xsimd::max(V(0), fused(v, scale, shift));
 }
 
 /// The first n items from p.

@@ -48,7 +48,7 @@ struct TileLoops {
       for (int64_t i = 0; i < tile.m; ++i) {
         const V v = lanes.load(sums(i) + j), distance = v - center;
         first += distance;
-        second = xsimd::fma(distance, distance, second);
+        second = fused(distance, distance, second);
         lanes.store(out(i) + j, v);
       }
       lanes.store(array(f.first) + j, first);
@@ -65,9 +65,9 @@ struct TileLoops {
         const V x = lanes.load(row_of(f.x, i) + j);
         V dz = lanes.load(sums(i) + j);
         if (f.residual.data) dz += lanes.load(row_of(f.residual, i) + j);
-        dz = xsimd::select(xsimd::fma(a, x, b) <= V(0), V(0), dz);
+        dz = xsimd::select(fused(a, x, b) <= V(0), V(0), dz);
         first += dz;
-        second = xsimd::fma(dz, x - center, second);
+        second = fused(dz, x - center, second);
         lanes.store(out(i) + j, dz);
       }
       lanes.store(array(f.first) + j, first);

@@ -69,7 +69,7 @@ X maximum(X a, X b, X, X) {
 }
 double div(double a, double b, double, double) { return a / b; }
 double pow(double a, double b, double, double) { return std::pow(a, b); }
-double add_scaled(double a, double b, double p, double) { return a + p * b; }
+double add_scaled(double a, double b, double p, double) { return std::fma(p, b, a); }
 
 double abs_backward_x(double dy, double x, double, double) { return x == 0 ? 0 : x < 0 ? -dy : dy; }
 double relu_backward_y(double dy, double y, double, double) { return y <= 0 ? 0 : dy; }

@@ -37,7 +37,7 @@ struct Formula {
   static F mul(F a, F b, F, F) { return a * b; }
   static F div(F a, F b, F, F) { return quotient(a, b); }
   static F pow(F a, F b, F, F) { return Math<Arch>::pow(a, b); }
-  static F add_scaled(F a, F b, F p, F) { return xsimd::fma(p, b, a); }
+  static F add_scaled(F a, F b, F p, F) { return fused(p, b, a); }
   static F maximum(F a, F b, F, F) { return xsimd::select((a > b) | xsimd::isnan(a), a, b); }
 
   static F abs_backward_x(F dy, F x, F, F) {

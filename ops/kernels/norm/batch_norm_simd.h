@@ -28,7 +28,7 @@ struct Nhwc {
         unroll<count>([&](int v) {
           const V d = part.load(x + r * block.stride + c + v * lanes) - sum[v];
           d_sum[v] += d;
-          d2_sum[v] = xsimd::fma(d, d, d2_sum[v]);
+          d2_sum[v] = fused(d, d, d2_sum[v]);
         });
       P pivot[count * lanes], d[count * lanes], d2[count * lanes];
       unroll<count>([&](int v) {
@@ -49,7 +49,7 @@ struct Nhwc {
       const T* x = static_cast<const T*>(x_) + r * block.stride;
       T* y = static_cast<T*>(y_) + r * block.stride;
       each_vector<T, Arch>(block.channels, [&](int64_t c, int, auto part) {
-        part.store(y + c, xsimd::fma(part.load(x + c), part.load(scale + c), part.load(shift + c)));
+        part.store(y + c, fused(part.load(x + c), part.load(scale + c), part.load(shift + c)));
       });
     }
   }
@@ -69,7 +69,7 @@ struct Nhwc {
           const int64_t i = r * block.stride + c + v * lanes;
           const V g = part.load(dy + i);
           s[v] += g;
-          sx[v] = xsimd::fma(g, part.load(x + i) - m[v], sx[v]);
+          sx[v] = fused(g, part.load(x + i) - m[v], sx[v]);
         });
       store_columns<T, Arch>(s, block.channels - c, sum_dy + c);
       store_columns<T, Arch>(sx, block.channels - c, sum_dyx + c);
@@ -86,8 +86,8 @@ struct Nhwc {
       T* dx = static_cast<T*>(dx_) + r * block.stride;
       each_vector<T, Arch>(block.channels, [&](int64_t c, int, auto part) {
         fetch_page_ahead(x + c), fetch_page_ahead(dy + c);
-        const V bx = xsimd::fma(part.load(b + c), part.load(x + c), part.load(constant + c));
-        part.store(dx + c, xsimd::fma(part.load(a + c), part.load(dy + c), bx));
+        const V bx = fused(part.load(b + c), part.load(x + c), part.load(constant + c));
+        part.store(dx + c, fused(part.load(a + c), part.load(dy + c), bx));
       });
     }
   }
@@ -112,7 +112,7 @@ struct Nchw {
       T* y = static_cast<T*>(y_) + c * block.stride;
       const V scale(static_cast<const P*>(scale_)[c]), shift(static_cast<const P*>(shift_)[c]);
       each_vector<T, Arch>(block.rows, [&](int64_t i, int, auto part) {
-        part.store(y + i, xsimd::fma(part.load(x + i), scale, shift));
+        part.store(y + i, fused(part.load(x + i), scale, shift));
       });
     }
   }
@@ -128,7 +128,7 @@ struct Nchw {
       each_vector<T, Arch, 4>(block.rows, [&](int64_t i, int k, auto part) {
         const V g = part.load(dy + i);
         s[k] += g;
-        sx[k] = xsimd::fma(g, part.load(x + i) - mean, sx[k]);
+        sx[k] = fused(g, part.load(x + i) - mean, sx[k]);
       });
       sum_dy[c] = sum_of_four(s);
       sum_dyx[c] = sum_of_four(sx);
@@ -144,8 +144,7 @@ struct Nchw {
       const V a(static_cast<const P*>(a_)[c]), b(static_cast<const P*>(b_)[c]);
       const V constant(static_cast<const P*>(c_)[c]);
       each_vector<T, Arch>(block.rows, [&](int64_t i, int, auto part) {
-        part.store(dx + i,
-                   xsimd::fma(a, part.load(dy + i), xsimd::fma(b, part.load(x + i), constant)));
+        part.store(dx + i, fused(a, part.load(dy + i), fused(b, part.load(x + i), constant)));
       });
     }
   }

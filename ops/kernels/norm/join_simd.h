@@ -29,7 +29,7 @@ struct Join {
   static V normalised(const JoinSide& side, int64_t i, int64_t c, Part part) {
     const V v = elements(side.v, i, part);
     if (!side.scale) return v;
-    return xsimd::fma(v, parameters(side.scale, c, part), parameters(side.shift, c, part));
+    return fused(v, parameters(side.scale, c, part), parameters(side.shift, c, part));
   }
   template <class Part>
   static V sum_of(const JoinSide& branch, const JoinSide& shortcut, int64_t i, int64_t c,
@@ -60,16 +60,16 @@ struct Join {
   template <class Part>
   static void add_deviation(const JoinSide& side, V dz, int64_t i, int64_t c, Part part, P* sum) {
     const V d = elements(side.v, i, part) - parameters(side.mean, c, part);
-    store<Arch>(sum, xsimd::fma(dz, d, load<Arch>(sum)));
+    store<Arch>(sum, fused(dz, d, load<Arch>(sum)));
   }
   template <class Part>
   static void differentiate(const JoinSide& side, V dz, int64_t i, int64_t c, Part part,
                             bool streams) {
     if (!side.dv) return;
     if (side.a) {
-      const V bv = xsimd::fma(parameters(side.b, c, part), elements(side.v, i, part),
-                              parameters(side.c, c, part));
-      dz = xsimd::fma(parameters(side.a, c, part), dz, bv);
+      const V bv = fused(parameters(side.b, c, part), elements(side.v, i, part),
+                         parameters(side.c, c, part));
+      dz = fused(parameters(side.a, c, part), dz, bv);
     }
     put(static_cast<T*>(side.dv) + i, dz, part, streams);
   }

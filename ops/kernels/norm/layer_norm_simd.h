@@ -42,7 +42,7 @@ struct RowNorm {
       const V center(static_cast<P>(mean)), scale(static_cast<P>(invstd));
       each_vector<T, Arch>(size.columns, [&](int64_t i, int, auto part) {
         const V h = (part.load(x + i) - center) * scale;
-        part.store(y + i, xsimd::fma(h, part.load(weight + i), part.load(bias + i)));
+        part.store(y + i, fused(h, part.load(weight + i), part.load(bias + i)));
       });
       static_cast<P*>(mean_)[r] = static_cast<P>(mean);
       static_cast<P*>(invstd_)[r] = static_cast<P>(invstd);
@@ -69,8 +69,8 @@ struct RowNorm {
           const V dyi = part.load(dy + i), h = (part.load(x + i) - mean) * invstd;
           const V g = dyi * part.load(weight + i);
           g_part[k] += g;
-          gh_part[k] = xsimd::fma(g, h, gh_part[k]);
-          part.store(dweight + i, xsimd::fma(dyi, h, part.load(dweight + i)));
+          gh_part[k] = fused(g, h, gh_part[k]);
+          part.store(dweight + i, fused(dyi, h, part.load(dweight + i)));
           part.store(dbias + i, part.load(dbias + i) + dyi);
         });
         g_sum += sum_of_four(g_part), gh_sum += sum_of_four(gh_part);
@@ -79,7 +79,7 @@ struct RowNorm {
       each_vector<T, Arch>(size.columns, [&](int64_t i, int, auto part) {
         const V g = part.load(dy + i) * part.load(weight + i);
         const V h = (part.load(x + i) - mean) * invstd;
-        part.store(dx + i, invstd * xsimd::fnma(h, gh_mean, g - g_mean));
+        part.store(dx + i, invstd * fused_minus(h, gh_mean, g - g_mean));
       });
     }
   }

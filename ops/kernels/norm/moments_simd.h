@@ -29,7 +29,7 @@ void run_moments(const T* x, int64_t n, double* mean, double* m2) {
   each_vector<T, Arch, 4>(n, [&](int64_t i, int k, auto part) {
     const V d = part.load(x + i, V(pivot)) - V(pivot);
     d_sum[k] += d;
-    d2_sum[k] = xsimd::fma(d, d, d2_sum[k]);
+    d2_sum[k] = fused(d, d, d2_sum[k]);
   });
   corrected_moments(static_cast<double>(n), pivot, sum_of_four(d_sum), sum_of_four(d2_sum), mean,
                     m2);

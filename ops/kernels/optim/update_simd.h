@@ -59,12 +59,12 @@ void sgd(const SgdStep& step, const UpdateSpan& span) {
   const bool decays = step.weight_decay != 0, remembers = step.momentum != 0;
 
   each_vector<V>(span, remembers ? 1 : 0, [&](V& p, V g, V& buffer, V&) {
-    if (decays) g = xsimd::fma(weight_decay, p, g);
+    if (decays) g = fused(weight_decay, p, g);
     if (remembers) {
-      buffer = step.first ? g : xsimd::fma(momentum, buffer, keep * g);
-      g = step.nesterov ? xsimd::fma(momentum, buffer, g) : buffer;
+      buffer = step.first ? g : fused(momentum, buffer, keep * g);
+      g = step.nesterov ? fused(momentum, buffer, g) : buffer;
     }
-    p = xsimd::fnma(lr, g, p);
+    p = fused_minus(lr, g, p);
   });
 }
 
@@ -77,9 +77,9 @@ void adamw(const AdamWStep& step, const UpdateSpan& span) {
   const V scale(static_cast<float>(step.scale)), eps(static_cast<float>(step.eps));
 
   each_vector<V>(span, 2, [&](V& p, V g, V& m, V& v) {
-    m = xsimd::fma(take1, g - m, m);
-    v = xsimd::fma(beta2, v, take2 * g * g);
-    p = decay * p - quotient(step_size * m, xsimd::fma(square_root(v), scale, eps));
+    m = fused(take1, g - m, m);
+    v = fused(beta2, v, take2 * g * g);
+    p = decay * p - quotient(step_size * m, fused(square_root(v), scale, eps));
   });
 }
 
