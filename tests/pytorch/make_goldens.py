@@ -93,6 +93,31 @@ def op_cases():
     yield "permute", [r(2, 3, 4)], lambda x: x.permute(2, 0, 1)
     yield "slice", [r(6, 7)], lambda x: x[:, 1:6:2]
     yield "embedding", [i(6, 2, 3), r(6, 4)], F.embedding
+    yield "expand", [r(3, 1)], lambda x: x.expand(4, 3, 5)
+    yield "reshape", [r(3, 4, 2)], lambda x: x.reshape(6, -1)
+    yield "flatten", [r(3, 4, 2)], lambda x: x.flatten(1)
+    yield "squeeze", [r(3, 1, 2)], lambda x: x.squeeze(1)
+    yield "unsqueeze", [r(3, 2)], lambda x: x.unsqueeze(1)
+    yield "transpose", [r(3, 4, 2)], lambda x: x.transpose(0, 2)
+    yield "narrow", [r(3, 6)], lambda x: x.narrow(1, 2, 3)
+    yield "select", [r(3, 4, 2)], lambda x: x.select(1, 2)
+    yield "contiguous", [r(2, 3, 4, 5)], lambda x: x.contiguous(memory_format=torch.channels_last)
+    yield "clone", [r(3, 4, 2)], torch.clone
+    yield "dropout_eval", [r(3, 4)], lambda x: F.dropout(x, 0.5, False)
+    yield "add_number", [r(3, 4)], lambda x: 1.5 + x
+    yield "sub_number", [r(3, 4)], lambda x: 1.5 - x
+    yield "mul_number", [r(3, 4)], lambda x: x * 1.5
+    yield "div_number", [positive(3, 4)], lambda x: 1.5 / x
+    yield "pow_tensor", [positive(3, 5), r(5)], torch.pow
+    yield "mean_all", [r(3, 4, 2)], torch.mean
+    yield "sum_rows", [r(4, 9, 3)], lambda x: x.sum(1)
+    norm = lambda x, w, b: F.batch_norm(x, None, None, w, b, True)
+    yield "conv_chain", [r(2, 4, 5, 6), r(3, 4, 1, 1), r(3), r(3), r(4, 3, 3, 3), r(4), r(4)], (
+        lambda x, w, g, b, w2, g2, b2: F.relu(
+            x + norm(F.conv2d(F.relu(norm(F.conv2d(x, w), g, b)), w2, padding=1), g2, b2)))
+    yield "conv_chain_projection", [r(2, 3, 6, 5), r(4, 3, 3, 3), r(4), r(4), r(4, 3, 1, 1), r(4), r(4)], (
+        lambda x, w, g, b, w2, g2, b2: F.relu(
+            norm(F.conv2d(x, w, stride=2, padding=1), g, b) + norm(F.conv2d(x, w2, stride=2), g2, b2)))
 
 
 def make_ops():
