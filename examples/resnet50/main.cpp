@@ -1,10 +1,13 @@
 // resnet50 train, resnet50 infer: see options.cpp for what they take, train.cpp and infer.cpp for
-// what they do. Exit status: 0, 1 for a failure, 2 for a command line that makes no sense.
+// what they do. Exit status: 0, 1 for a failure, 2 for a command line that makes no sense. A run that
+// has files to write does so where standard output fails too, or its reader is gone; the status is 1.
 #include <fmt/core.h>
 
+#include <csignal>
 #include <exception>
 #include <new>
 
+#include "console.h"
 #include "infer.h"
 #include "options.h"
 #include "output.h"
@@ -16,23 +19,24 @@
 using namespace resnet50;
 
 int main(int argc, char** argv) {
+  occupy_standard_streams();
   const Options options = parse_options(argc, argv);
   try {
     check_outputs(options);
+    if (options.writes_files()) std::signal(SIGPIPE, SIG_IGN);  // else nobody is left to work for
     if (options.threads > 0) quern::set_num_threads(options.threads);
     if (!options.matmul_precision.empty())
       quern::set_float32_matmul_precision(options.matmul_precision);
     if (options.amp && !quern::has_bf16_arithmetic())
-      fmt::print(stderr,
-                 "resnet50: warning: --amp: {} has no fast bf16 arithmetic: slower than f32\n",
-                 quern::to_string(quern::max_isa()));
+      print_error(fmt::format("warning: --amp: {} has no fast bf16 arithmetic: slower than f32",
+                              quern::to_string(quern::max_isa())));
     if (options.mode == Mode::train) train(options);
     else infer(options);
+    return all_printed() ? 0 : 1;
   } catch (const std::bad_alloc&) {
-    fmt::print(stderr, "resnet50: error: [memory] expected more of it: the system has no more\n");
-    return 1;
+    print_error("error: [memory] expected more of it: the system has no more");
   } catch (const std::exception& error) {
-    fmt::print(stderr, "resnet50: error: {}\n", error.what());
-    return 1;
+    print_error(fmt::format("error: {}", error.what()));
   }
+  return 1;
 }

@@ -3,10 +3,14 @@
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <charconv>
 #include <cstdlib>
+#include <filesystem>
 #include <limits>
 #include <set>
+
+#include "console.h"
 
 namespace resnet50 {
 namespace {
@@ -123,9 +127,15 @@ void check_together(const Options& o) {
       __builtin_mul_overflow(product, o.batch_size.value_or(16), &product))
     throw CLI::ValidationError("--image-size", "squared, times --batch-size, is too large");
 
+  namespace fs = std::filesystem;
   std::set<std::string> paths;
+  const auto place = [](const std::string& path) {
+    std::error_code unknown;
+    const fs::path all_links_followed = fs::weakly_canonical(fs::absolute(path, unknown), unknown);
+    return unknown ? path : all_links_followed.string();
+  };
   for (const auto& [option, path] : o.outputs())
-    if (!path.empty() && !paths.insert(path).second)
+    if (!path.empty() && !paths.insert(place(path)).second)
       throw CLI::ValidationError(option, "expected a file of its own, got " + path + " again");
 }
 
@@ -136,6 +146,11 @@ std::vector<std::pair<std::string, std::string>> Options::outputs() const {
           {"--dump-grads", dump_grads},
           {"--dump-output", dump_output},
           {"--json", json}};
+}
+
+bool Options::writes_files() const {
+  const auto all = outputs();
+  return std::ranges::any_of(all, [](const auto& output) { return !output.second.empty(); });
 }
 
 Options parse_options(int argc, char** argv) {
@@ -152,11 +167,12 @@ Options parse_options(int argc, char** argv) {
     app.parse(argc, argv);
     options.mode = *train ? Mode::train : Mode::infer;
     check_together(options);
-  } catch (const CLI::CallForHelp& help) {
-    std::exit(app.exit(help));
+  } catch (const CLI::CallForHelp&) {
+    print(app.help());
+    std::exit(all_printed() ? 0 : 1);
   } catch (const CLI::ParseError& error) {
     const char* command = *train ? " train" : *infer ? " infer" : "";
-    fmt::print(stderr, "resnet50: error: {}\nSee resnet50{} --help.\n", error.what(), command);
+    print_error(fmt::format("error: {}\nSee resnet50{} --help.", error.what(), command));
     std::exit(2);
   }
   return options;

@@ -34,12 +34,13 @@ struct Options {
   int64_t total_steps() const { return steps * epochs; }
   /// The files to write, by option; empty where none is named.
   std::vector<std::pair<std::string, std::string>> outputs() const;
+  bool writes_files() const;
 };
 
 inline const char* to_string(Mode mode) { return mode == Mode::train ? "train" : "infer"; }
 
-/// Ends the program after --help (status 0) and for a command line that makes no sense: the reason
-/// and where help is on standard error, status 2.
+/// Ends the program after --help (status 0; 1 if it could not be written) and for a command line that
+/// makes no sense: the reason and where help is on standard error, status 2.
 Options parse_options(int argc, char** argv);
 
 }  // namespace resnet50

@@ -6,11 +6,10 @@
 
 namespace resnet50 {
 
-/// Error: an output that is no regular file, or in a folder that is missing or not writable.
+/// Error: an output that quern::FileReplacement would not write.
 void check_outputs(const Options& options);
 
-/// Writes `text` beside `path` and renames it. Error, after which an older file is as it was: the
-/// system's.
+/// Writes `text`, to the disk. Error, after which an older file is as it was: the system's.
 void write_text(const std::string& path, const std::string& text);
 
 }  // namespace resnet50

@@ -6,9 +6,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "console.h"
 #include "quern/ops/float32_matmul_precision.h"
 #include "quern/tensor/cpu_features.h"
 #include "quern/tensor/parallel.h"
@@ -58,17 +58,16 @@ std::string precision() {
 
 Report::Report(const Options& options, const Shape& input, int64_t parameters)
     : options_(options), input_(input), terminal_(isatty(STDOUT_FILENO) == 1) {
-  fmt::print("{} {}: {:.1f} M parameters, input {} {}, {}, {} threads, {} ({})\n",
-             to_string(options.mode), options.arch, static_cast<double>(parameters) / 1e6, input,
-             options.channels_last ? "channels_last" : "contiguous",
-             options.amp ? "autocast bf16" : precision(), num_threads(), to_string(max_isa()),
-             cpu_name());
-  std::fflush(stdout);
+  print(fmt::format("{} {}: {:.1f} M parameters, input {} {}, {}, {} threads, {} ({})\n",
+                    to_string(options.mode), options.arch, static_cast<double>(parameters) / 1e6,
+                    input, options.channels_last ? "channels_last" : "contiguous",
+                    options.amp ? "autocast bf16" : precision(), num_threads(),
+                    to_string(max_isa()), cpu_name()));
 }
 
 Report::~Report() {
   const auto done = static_cast<int64_t>(losses_.size());
-  if (terminal_ && done > 0 && done < options_.total_steps()) fmt::print("\n");
+  if (terminal_ && done > 0 && done < options_.total_steps()) print("\n");
 }
 
 void Report::begin_step() { begin_ = Clock::now(); }
@@ -90,10 +89,10 @@ void Report::end_step(double loss) {
 }
 
 void Report::print_line(int64_t step) const {
-  fmt::print("Epoch: [{}][{}/{}] Time {:.3f} ({:.3f}) Data {:.3f} ({:.3f}) Loss {:.4f} ({:.4f})\n",
-             step / options_.steps, step % options_.steps + 1, options_.steps, time_.last,
-             time_.mean(), data_.last, data_.mean(), loss_.last, loss_.mean());
-  std::fflush(stdout);
+  print(fmt::format(
+      "Epoch: [{}][{}/{}] Time {:.3f} ({:.3f}) Data {:.3f} ({:.3f}) Loss {:.4f} ({:.4f})\n",
+      step / options_.steps, step % options_.steps + 1, options_.steps, time_.last, time_.mean(),
+      data_.last, data_.mean(), loss_.last, loss_.mean()));
 }
 
 void Report::print_bar(int64_t done) const {
@@ -102,11 +101,10 @@ void Report::print_bar(int64_t done) const {
   const auto filled =
       static_cast<size_t>(static_cast<double>(width * done) / static_cast<double>(total));
   const double mean = time_.mean();
-  fmt::print("\r{}/{} [{}{}] loss {:.4f}  {:.1f} samples/s  {} left\x1b[K{}", done, total,
-             std::string(filled, '='), std::string(width - filled, ' '), loss_.last,
-             static_cast<double>(input_[0]) / mean, clock(mean * static_cast<double>(total - done)),
-             done == total ? "\n" : "");
-  std::fflush(stdout);
+  print(fmt::format("\r{}/{} [{}{}] loss {:.4f}  {:.1f} samples/s  {} left\x1b[K{}", done, total,
+                    std::string(filled, '='), std::string(width - filled, ' '), loss_.last,
+                    static_cast<double>(input_[0]) / mean,
+                    clock(mean * static_cast<double>(total - done)), done == total ? "\n" : ""));
 }
 
 double Report::samples_per_second() const {
@@ -114,10 +112,10 @@ double Report::samples_per_second() const {
 }
 
 void Report::finish() const {
-  fmt::print(
+  print(fmt::format(
       "loss {:.4f} -> {:.4f}, {:.2f} samples/s, median step {:.1f} ms, peak memory {:.0f} MiB\n",
       losses_.front(), losses_.back(), samples_per_second(), percentile(step_ms_, 0.5),
-      peak_rss_mib());
+      peak_rss_mib()));
 }
 
 std::string Report::json() const {

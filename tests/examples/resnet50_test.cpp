@@ -2,6 +2,8 @@
 #include <doctest/doctest.h>
 #include <fmt/core.h>
 #include <pty.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <cstring>

@@ -67,6 +67,7 @@ TEST_CASE("a command line that makes no sense ends with status 2 and a hint") {
       {"train -b 9000000000000000000", "--image-size: squared, times --batch-size, is too large"},
       {"train --dummy --batch f", "--dummy excludes --batch"},
       {"train --save same --json same", "expected a file of its own, got same again"},
+      {"train --save same --json ./same", "expected a file of its own, got ./same again"},
       {"infer --lr 0.1", "--lr"},
       {"infer --save f", "--save"},
       {"infer --dump-grads f", "--dump-grads"},
