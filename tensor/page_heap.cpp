@@ -3,7 +3,10 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <iterator>
+#include <new>
+#include <utility>
 
 namespace quern {
 namespace {
@@ -35,8 +38,34 @@ std::byte* map_aligned(size_t bytes) {
 
 }  // namespace
 
+bool NodePool::reserve(size_t count) {
+  try {
+    while (spares_ < count) add(slabs_.allocate(kBytes));
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+  return true;
+}
+
+void* NodePool::do_allocate(size_t bytes, size_t alignment) {
+  if (spare_ == nullptr || bytes > kBytes || alignment > alignof(std::max_align_t))
+    throw std::bad_alloc();
+  --spares_;
+  return std::exchange(spare_, spare_->next);
+}
+
+void NodePool::do_deallocate(void* node, size_t, size_t) { add(node); }
+
+void NodePool::add(void* node) {
+  spare_ = ::new (node) Spare{spare_};
+  ++spares_;
+}
+
 std::byte* PageHeap::take(size_t bytes) {
-  return bytes < kLarge ? take_lowest(bytes) : take_smallest(bytes);
+  if (!prepare()) return nullptr;
+  std::byte* block = bytes < kLarge ? take_lowest(bytes) : take_smallest(bytes);
+  if (block != nullptr) ++blocks_out_;
+  return block;
 }
 
 std::byte* PageHeap::take_lowest(size_t bytes) {
@@ -60,6 +89,12 @@ std::byte* PageHeap::take_smallest(size_t bytes) {
 }
 
 void PageHeap::give(std::byte* block, size_t bytes) {
+  join(block, bytes);
+  --blocks_out_;
+}
+
+/// With its free neighbours.
+void PageHeap::join(std::byte* block, size_t bytes) {
   auto next = free_.lower_bound(block);
   if (next != free_.begin()) {
     const auto before = std::prev(next);
@@ -77,7 +112,7 @@ void PageHeap::give(std::byte* block, size_t bytes) {
 }
 
 size_t PageHeap::grow(size_t bytes) {
-  if (bytes > (size_t{1} << 62)) return 0;
+  if (bytes > (size_t{1} << 62) || !prepare()) return 0;
   std::byte* region = nullptr;
   size_t added = 0;
   if (last_ != nullptr) {  // prolong the last region by what its free beginning lacks
@@ -98,7 +133,7 @@ size_t PageHeap::grow(size_t bytes) {
   madvise(region, added, MADV_HUGEPAGE);  // a wish: small pages serve as well
 #endif
   last_ = region;
-  give(region, added);
+  join(region, added);
   return added;
 }
 

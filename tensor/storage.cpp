@@ -6,7 +6,6 @@
 #include <bit>
 #include <mutex>
 #include <new>
-#include <vector>
 
 #include "quern/tensor/check.h"
 #include "quern/tensor/fork.h"
@@ -62,6 +61,31 @@ struct Size {
   }
 };
 
+/// Free blocks of one size, linked through their first bytes: to give one back takes no memory, and so cannot
+/// fail in a destructor.
+class FreeList {
+ public:
+  void push(std::byte* block) {
+    ASAN_UNPOISON_MEMORY_REGION(block, sizeof(Link));
+    last_ = ::new (block) Link{last_};
+    ASAN_POISON_MEMORY_REGION(block, sizeof(Link));
+  }
+  /// The last one freed, the likeliest to be in a cache; null if there is none.
+  std::byte* pop() {
+    Link* const block = last_;
+    if (block == nullptr) return nullptr;
+    ASAN_UNPOISON_MEMORY_REGION(block, sizeof(Link));
+    last_ = block->next;
+    return reinterpret_cast<std::byte*>(block);
+  }
+
+ private:
+  struct Link {
+    Link* next;
+  };
+  Link* last_ = nullptr;
+};
+
 class Allocator {
  public:
   Allocator() { detail::hold_across_fork(mutex_); }
@@ -90,7 +114,7 @@ class Allocator {
     ASAN_POISON_MEMORY_REGION(block, size.bytes);
     const std::lock_guard lock(mutex_);
     if (size.index < 0) pages_.give(block, size.bytes);
-    else free_[static_cast<size_t>(size.index)].push_back(block);
+    else free_[static_cast<size_t>(size.index)].push(block);
     stats_.in_use -= static_cast<int64_t>(size.bytes);
     stats_.cached += static_cast<int64_t>(size.bytes);
   }
@@ -128,12 +152,7 @@ class Allocator {
     return pages_.take(bytes);
   }
   std::byte* take_small(const Size& size) {
-    auto& blocks = free_[static_cast<size_t>(size.index)];
-    if (!blocks.empty()) {
-      std::byte* block = blocks.back();  // the last freed is the likeliest to be in a cache
-      blocks.pop_back();
-      return block;
-    }
+    if (std::byte* block = free_[static_cast<size_t>(size.index)].pop()) return block;
     void* block = ::operator new(size.bytes, kAlignment, std::nothrow);
     if (block == nullptr) return nullptr;
     count_system(size.bytes);
@@ -145,16 +164,14 @@ class Allocator {
     stats_.cached += static_cast<int64_t>(bytes);
   }
   void give_back() {
-    for (auto& blocks : free_) {
-      for (std::byte* block : blocks) ::operator delete(block, kAlignment);
-      blocks.clear();
-    }
+    for (FreeList& blocks : free_)
+      while (std::byte* block = blocks.pop()) ::operator delete(block, kAlignment);
     pages_.empty();
     stats_.cached = 0;
   }
 
   std::mutex mutex_;
-  std::array<std::vector<std::byte*>, SizeClass::kCount> free_;
+  std::array<FreeList, SizeClass::kCount> free_;
   PageHeap pages_;
   MemoryStats stats_{};
 };
