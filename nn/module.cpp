@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <unordered_set>
 
 #include "quern/tensor/raw.h"
 
@@ -147,8 +148,15 @@ Module::LoadResult Module::load_state_dict(const TensorDict& dict, bool strict) 
         "dict: expected the {} tensors of the module, got {}", state.size(),
         fmt::to_string(fmt::join(complaints, "; ")));
 
+  // A source that lies in the module's own memory is copied before that changes. From there on nothing fails.
+  std::unordered_set<const Storage*> own;
+  for (const auto& [name, tensor] : state) own.insert(tensor.storage().get());
+  std::vector<std::pair<Tensor, Tensor>> copies;
   for (const auto& [name, tensor] : state)
-    if (const Tensor* source = dict.find(name)) raw::copy_(tensor, *source);
+    if (const Tensor* source = dict.find(name))
+      copies.emplace_back(tensor,
+                          own.contains(source->storage().get()) ? raw::clone(*source) : *source);
+  for (const auto& [tensor, source] : copies) raw::copy_(tensor, source);
   return result;
 }
 

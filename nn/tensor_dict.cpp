@@ -9,8 +9,13 @@ TensorDict::TensorDict(std::initializer_list<Entry> entries) {
 void TensorDict::insert(std::string name, Tensor tensor) {
   check(tensor.defined(), "tensor_dict", "{}: expected a tensor, got an undefined one", name);
   check(!contains(name), "tensor_dict", "name: expected a new one, got \"{}\" again", name);
-  index_.emplace(name, entries_.size());
   entries_.emplace_back(std::move(name), std::move(tensor));
+  try {
+    index_.emplace(entries_.back().first, entries_.size() - 1);
+  } catch (...) {
+    entries_.pop_back();
+    throw;
+  }
 }
 
 const Tensor* TensorDict::find(std::string_view name) const {

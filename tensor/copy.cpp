@@ -185,6 +185,15 @@ bool overlaps_itself(const Tensor& t) {
   return !nested && visits_twice(t.shape(), t.strides(), reach + 1);
 }
 
+/// Of t as a view of `shape`, to which it broadcasts.
+Strides expanded_strides(const Tensor& t, const Shape& shape) {
+  Strides strides = Strides::filled(shape.size(), 0);
+  const int lead = shape.size() - t.dim();
+  for (int d = 0; d < t.dim(); ++d)
+    if (t.shape()[d] != 1) strides[lead + d] = t.strides()[d];
+  return strides;
+}
+
 Tensor converted(const Tensor& t, DType dtype, MemoryFormat format) {
   Tensor copy = empty(t.shape(), dtype, format);
   copy_(copy, t);
@@ -238,7 +247,7 @@ void copy_(const Tensor& dst, const Tensor& src) {
   const InPlaceChange change(dst.storage());
   if (dst.numel() == 0) return;
   const Side to(dst), from(source);
-  const Loops loops(dst.shape(), dst.strides(), expand(source, dst.shape()).strides());
+  const Loops loops(dst.shape(), dst.strides(), expanded_strides(source, dst.shape()));
   if (const int axis = transposed_axis(loops); axis >= 0) {
     transpose(to, from, loops, axis);
   } else {

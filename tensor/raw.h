@@ -30,7 +30,8 @@ bool may_overlap(const Tensor& a, const Tensor& b);
 bool overlap(const Tensor& a, const Tensor& b);
 
 // Copies.
-/// dst = src, broadcast and converted to dst's dtype, whatever the strides; dst's version moves on.
+/// dst = src, broadcast and converted to dst's dtype, whatever the strides; dst's version moves on. Takes no
+/// memory unless they share theirs.
 void copy_(const Tensor& dst, const Tensor& src);
 void fill_(const Tensor& dst, double value);
 Tensor clone(const Tensor& t);  ///< dense copy of the same dtype and format

@@ -149,6 +149,19 @@ TEST_CASE("load_state_dict copies, and converts within kinds") {
   CHECK(pair.first.weight.version() > version);
 }
 
+TEST_CASE("load_state_dict takes the module's own tensors as they were") {
+  Pair pair;
+  raw::fill_(pair.first.mean, 5);
+  TensorDict swapped;
+  for (const auto& [name, tensor] : pair.state_dict())
+    swapped.insert(name, name == "first.mean"    ? pair.second.mean
+                         : name == "second.mean" ? pair.first.mean
+                                                 : tensor);
+  pair.load_state_dict(swapped);
+  CHECK(raw::to_vector<float>(pair.first.mean) == std::vector<float>(3, 0));
+  CHECK(raw::to_vector<float>(pair.second.mean) == std::vector<float>(3, 5));
+}
+
 TEST_CASE("load_state_dict says all that is wrong and changes nothing") {
   Pair pair;
   TensorDict dict;
