@@ -46,30 +46,17 @@ void scale(const Problem& p, const Tensor& dy, const Tensor& scale, const Tensor
   batch_norm_normalise(*p.kernel, p.size, dy.raw(), scale.raw(), zero.raw(), dx.out_raw());
 }
 
-}  // namespace
-
-Tensor batch_norm(const Tensor& x, const Tensor& running_mean, const Tensor& running_var,
-                  const Tensor& weight, const Tensor& bias, bool training, double momentum,
-                  double eps) {
-  check(x.defined() && is_floating(x.dtype()) && x.dim() >= 2 && x.numel() > 0, kOp,
-        "x: expected a floating, non-empty tensor [N,C,...], got {}", x);
-  const BatchNorm norm{running_mean, running_var, weight, bias, momentum, eps};
-  check_batch_norm(norm, x.shape(), x.dtype(), training);
-
-  VerboseOp line("batch_norm_fwd");
-  const Problem p(x);
-  p.report(line);
-  const Moments moments = training ? batch_moments(p) : Moments(norm);
-  if (training) update_running(norm, moments, p.count());
+Tensor normalise(const Problem& p, const Tensor& x, const BatchNorm& norm, const Moments& moments,
+                 bool training) {
   const ChannelNorm channels(norm, moments, x.dtype());
   Tensor y = empty_like(p.x);
   batch_norm_normalise(*p.kernel, p.size, p.x.raw(), channels.scale.raw(), channels.shift.raw(),
                        y.out_raw());
 
   // Training: dx = a·dy + b·x + c. In evaluation mean and invstd are constants, and dx = scale·dy.
-  return record("batch_norm", y, {x, weight, bias},
-                [x = SavedTensor(kOp, p.x), weight = SavedTensor(kOp, weight), channels, training](
-                    const Tensor& dy_any, Needs needs) -> Tensors {
+  return record("batch_norm", y, {x, norm.weight, norm.bias},
+                [x = SavedTensor(kOp, p.x), weight = SavedTensor(kOp, norm.weight), channels,
+                 training](const Tensor& dy_any, Needs needs) -> Tensors {
                   VerboseOp line("batch_norm_bwd");
                   const Problem p(x.get());
                   p.report(line);
@@ -92,6 +79,25 @@ Tensor batch_norm(const Tensor& x, const Tensor& running_mean, const Tensor& run
                   }
                   return {dx, g.weight, g.bias};
                 });
+}
+
+}  // namespace
+
+Tensor batch_norm(const Tensor& x, const Tensor& running_mean, const Tensor& running_var,
+                  const Tensor& weight, const Tensor& bias, bool training, double momentum,
+                  double eps) {
+  check(x.defined() && is_floating(x.dtype()) && x.dim() >= 2 && x.numel() > 0, kOp,
+        "x: expected a floating, non-empty tensor [N,C,...], got {}", x);
+  const BatchNorm norm{running_mean, running_var, weight, bias, momentum, eps};
+  check_batch_norm(norm, x.shape(), x.dtype(), training);
+
+  VerboseOp line("batch_norm_fwd");
+  const Problem p(x);
+  p.report(line);
+  const Moments moments = training ? batch_moments(p) : Moments(norm);
+  const Tensor y = normalise(p, x, norm, moments, training);
+  if (training) update_running(norm, moments, p.count());
+  return y;
 }
 
 }  // namespace quern

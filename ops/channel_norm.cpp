@@ -21,15 +21,14 @@ Tensor values(const Tensor& t, int64_t channels, double otherwise, DType dtype) 
 /// running = (1-momentum)·running + momentum·factor·value, in f64
 void update(const Tensor& running, const Tensor& value, double momentum, double factor) {
   if (!running.defined()) return;
-  const Tensor next = raw::contiguous(running);
   const double* now = value.data<double>();
+  const int64_t stride = running.stride(0);
   visit_floating(kOp, running.dtype(), [&]<class T>(std::type_identity<T>) {
-    T* moved = next.out<T>();
-    for (int64_t c = 0; c < next.numel(); ++c)
-      moved[c] = static_cast<T>((1 - momentum) * moved[c] + momentum * (factor * now[c]));
+    T* moved = running.out<T>();
+    for (int64_t c = 0; c < running.numel(); ++c, moved += stride)
+      *moved = static_cast<T>((1 - momentum) * *moved + momentum * (factor * now[c]));
   });
-  if (next.is_same(running)) running.storage()->bump_version();
-  else raw::copy_(running, next);
+  running.storage()->bump_version();
 }
 
 }  // namespace

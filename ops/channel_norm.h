@@ -19,7 +19,8 @@ struct Moments {
   explicit Moments(const BatchNorm& running);
   Tensor mean, var;
 };
-/// Moves the running statistics, where defined, towards those of `count` values a channel.
+/// Moves the running statistics, where defined, towards those of `count` values a channel. Cannot fail: an op
+/// does it when all else is done, so that an error leaves them as they were.
 void update_running(const BatchNorm& norm, const Moments& moments, double count);
 
 /// y = x·scale + shift. Each is [C], f32 (f64 for f64).

@@ -242,39 +242,9 @@ struct Trained {
   }
 };
 
-}  // namespace
-
-Tensor detail::conv_chain_train(const Tensor& x_any, const ConvChain& chain, bool recorded) {
-  const Tensor x = contiguous(x_any, MemoryFormat::channels_last);
-  const auto trained = std::make_shared<Trained>(SavedTensor(kOp, x), chain.shortcut);
-  std::vector<Stage>& stages = trained->stages;
-  Tensors inputs{x};
-  const auto add = [&](const ConvStage& stage, Stage done, const Moments& moments) {
-    update_running(norm_of(stage), moments, done.count());
-    stages.push_back(std::move(done));
-    inputs.insert(inputs.end(), {stage.weight, stage.bn_weight, stage.bn_bias});
-  };
-  const auto moments_of = [](const ConvStage& stage) { return Moments(stage.weight.size(0)); };
-  const bool projected = chain.shortcut == ConvChain::Shortcut::projection;
-  std::optional<Moments> projection_moments;
-  std::optional<Stage> projection;
-  with_tasks([&](Tasks& beside) {
-    if (projected) {
-      projection_moments = moments_of(chain.projection);
-      beside.run([&, recording = grad_enabled()] {
-        const GradMode mode(recording);  // of the calling thread: packed weights are kept or not
-        projection.emplace(run_forward(chain.projection, x, nullptr, *projection_moments));
-      });
-    }
-    for (const ConvStage& stage : chain.stages) {
-      const Stage* before = stages.empty() ? nullptr : &stages.back();
-      Moments moments = moments_of(stage);
-      add(stage, run_forward(stage, before ? before->y : x, before, moments), moments);
-    }
-  });
-  if (projected) add(chain.projection, *std::move(projection), *projection_moments);
-
-  if (!recorded) return contiguous(trained->join(x), x_any.format());
+/// The output of a chain after its forward pass, with the history that `inputs` ask for.
+Tensor record_join(const std::shared_ptr<Trained>& trained, const Tensor& x,
+                   const Tensors& inputs) {
   trained->make_mask();
   const Tensor out = trained->join(x, trained->mask_bits());
   // The output, which the next chain saves, is made again in backward by a pass over what this one
@@ -283,12 +253,48 @@ Tensor detail::conv_chain_train(const Tensor& x_any, const ConvChain& chain, boo
   if (const int depth = trained->join_depth(); depth <= kMaxDepth)
     recipe = Recipe::of(
         out, [trained] { return trained->join(trained->join_input()); }, depth);
-  return contiguous(
-      record(
-          kOp, out, inputs,
-          [trained](const Tensor& dout, Needs needs) { return trained->backward(dout, needs); },
-          GradDType::of_output, std::move(recipe)),
-      x_any.format());
+  return record(
+      kOp, out, inputs,
+      [trained](const Tensor& dout, Needs needs) { return trained->backward(dout, needs); },
+      GradDType::of_output, std::move(recipe));
+}
+
+}  // namespace
+
+Tensor detail::conv_chain_train(const Tensor& x_any, const ConvChain& chain, bool recorded) {
+  const Tensor x = contiguous(x_any, MemoryFormat::channels_last);
+  const auto trained = std::make_shared<Trained>(SavedTensor(kOp, x), chain.shortcut);
+  std::vector<Stage>& stages = trained->stages;
+  std::vector<const ConvStage*> all;  // in the order of `stages`
+  for (const ConvStage& stage : chain.stages) all.push_back(&stage);
+  const bool projected = chain.shortcut == ConvChain::Shortcut::projection;
+  if (projected) all.push_back(&chain.projection);
+  std::vector<Moments> moments;
+  Tensors inputs{x};
+  for (const ConvStage* stage : all) {
+    moments.emplace_back(stage->weight.size(0));
+    inputs.insert(inputs.end(), {stage->weight, stage->bn_weight, stage->bn_bias});
+  }
+
+  std::optional<Stage> projection;
+  with_tasks([&](Tasks& beside) {
+    if (projected)
+      beside.run([&, recording = grad_enabled()] {
+        const GradMode mode(recording);  // of the calling thread: packed weights are kept or not
+        projection.emplace(run_forward(chain.projection, x, nullptr, moments.back()));
+      });
+    for (size_t i = 0; i < chain.stages.size(); ++i) {
+      const Stage* before = stages.empty() ? nullptr : &stages.back();
+      stages.push_back(run_forward(*all[i], before ? before->y : x, before, moments[i]));
+    }
+  });
+  if (projected) stages.push_back(*std::move(projection));
+
+  Tensor y = recorded ? record_join(trained, x, inputs) : trained->join(x);
+  y = contiguous(y, x_any.format());
+  for (size_t i = 0; i < all.size(); ++i)
+    update_running(norm_of(*all[i]), moments[i], stages[i].count());
+  return y;
 }
 
 }  // namespace quern
