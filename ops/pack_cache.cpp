@@ -74,8 +74,10 @@ class Cache {
     const auto entry = at(key);
     if (entry == entries_.end()) {
       forget_dead();
-      entries_.push_front({key, version, source, nullptr});
-      by_storage_.emplace(key.weight.storage, entries_.begin());
+      Entries fresh;  // seen by nobody before both tables have room for it
+      fresh.push_front({key, version, source, nullptr});
+      by_storage_.emplace(key.weight.storage, fresh.begin());
+      entries_.splice(entries_.begin(), fresh);
       ++stats_.misses;
       trim();
       return nullptr;
