@@ -28,12 +28,12 @@ double sum_of_squares(const T* x, int64_t n) {
   return sum;
 }
 
+/// Of a dense tensor.
 double sum_of_squares(const Tensor& t) {
-  const Tensor dense = raw::contiguous(t, t.format());
-  const int64_t n = dense.numel();
+  const int64_t n = t.numel();
   std::vector<double> sums(static_cast<size_t>((n + kChunk - 1) / kChunk));
-  visit_floating("clip_grad_norm_", dense.dtype(), [&]<class T>(std::type_identity<T>) {
-    const T* x = dense.data<T>();
+  visit_floating("clip_grad_norm_", t.dtype(), [&]<class T>(std::type_identity<T>) {
+    const T* x = t.data<T>();
     parallel_chunks(n, kChunk, [&](int64_t begin, int64_t end) {
       sums[static_cast<size_t>(begin / kChunk)] = sum_of_squares(x + begin, end - begin);
     });
@@ -43,35 +43,46 @@ double sum_of_squares(const Tensor& t) {
   return sum;
 }
 
-void scale_(const Tensor& t, double factor) {
-  const Tensor dense = raw::contiguous(t, t.format());
-  visit_floating("clip_grad_norm_", dense.dtype(), [&]<class T>(std::type_identity<T>) {
-    using Compute = std::conditional_t<std::is_same_v<T, double>, double, float>;
-    T* x = dense.out<T>();
-    const Compute by = static_cast<Compute>(factor);
-    parallel_chunks(dense.numel(), kChunk, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) x[i] = static_cast<T>(static_cast<Compute>(x[i]) * by);
-    });
-  });
-  if (dense.is_same(t)) t.storage()->bump_version();
-  else raw::copy_(t, dense);
+struct Gradient {
+  Tensor grad;
+  Tensor dense;  // the gradient itself, unless that is a strided view
+};
+
+/// Cannot fail, so that all gradients are scaled or none.
+void scale_(const Gradient& gradient, double factor) {
+  const auto& [grad, dense] = gradient;
+  visit_floating("clip_grad_norm_", dense.dtype(),
+                 [&dense = dense, factor]<class T>(std::type_identity<T>) {
+                   using Compute = std::conditional_t<std::is_same_v<T, double>, double, float>;
+                   T* x = dense.out<T>();
+                   const Compute by = static_cast<Compute>(factor);
+                   parallel_chunks(dense.numel(), kChunk, [&](int64_t begin, int64_t end) {
+                     for (int64_t i = begin; i < end; ++i)
+                       x[i] = static_cast<T>(static_cast<Compute>(x[i]) * by);
+                   });
+                 });
+  if (dense.is_same(grad)) grad.storage()->bump_version();
+  else raw::copy_(grad, dense);
 }
 
 }  // namespace
 
 double clip_grad_norm_(const Tensors& params, double max_norm) {
   check(max_norm >= 0, "clip_grad_norm_", "max_norm: expected at least 0, got {}", max_norm);
+  std::vector<Gradient> gradients;
   double sum = 0;
   for (size_t i = 0; i < params.size(); ++i) {
     check(params[i].defined(), "clip_grad_norm_", "params[{}]: expected a tensor, got undefined",
           i);
-    if (const Tensor grad = params[i].grad(); grad.defined()) sum += sum_of_squares(grad);
+    if (const Tensor grad = params[i].grad(); grad.defined()) {
+      gradients.push_back({grad, raw::contiguous(grad, grad.format())});
+      sum += sum_of_squares(gradients.back().dense);
+    }
   }
   const double norm = std::sqrt(sum);
   const double factor = max_norm / (norm + 1e-6);
   if (!(factor >= 1))
-    for (const Tensor& param : params)
-      if (const Tensor grad = param.grad(); grad.defined()) scale_(grad, factor);
+    for (const Gradient& gradient : gradients) scale_(gradient, factor);
   return norm;
 }
 

@@ -43,7 +43,11 @@ class UpdatePass {
     jobs_.push_back(job);
   }
 
+  /// Cannot fail, so that a step is whole or not at all.
   void run() {
+    if (line_ && !jobs_.empty())
+      line_.set(jobs_[0].kernel->name, fmt::format("{} parameters", jobs_.size()),
+                std::string(to_string(jobs_[0].param.dtype())));
     parallel_for(static_cast<int64_t>(chunks_.size()), [&](int64_t i) {
       const Chunk& chunk = chunks_[static_cast<size_t>(i)];
       const Job& job = jobs_[chunk.job];
@@ -53,9 +57,6 @@ class UpdatePass {
       if (job.dense.is_same(job.param)) job.param.storage()->bump_version();
       else raw::copy_(job.param, job.dense);
     }
-    if (line_ && !jobs_.empty())
-      line_.set(jobs_[0].kernel->name, fmt::format("{} parameters", jobs_.size()),
-                std::string(to_string(jobs_[0].param.dtype())));
   }
 
  private:
