@@ -3,6 +3,7 @@
 // numbers: as easy as 1, 2, 3", SC'11.
 #pragma once
 #include <array>
+#include <atomic>
 #include <cstdint>
 
 #include "quern/tensor/tensor.h"
@@ -17,14 +18,16 @@ class Generator {
  public:
   explicit Generator(uint64_t seed = 0) : seed_(seed) {}
   uint64_t seed() const { return seed_; }
-  uint64_t next_stream() { return stream_++; }
+  /// Threads may ask at once: each gets one of its own, whichever comes first.
+  uint64_t next_stream() { return std::atomic_ref(stream_).fetch_add(1); }
 
  private:
   uint64_t seed_;
   uint64_t stream_ = 0;
 };
 
-/// The generator of draws that name none. Not for concurrent draws.
+/// The generator of draws that name none. If several threads draw from it, which of them gets which numbers
+/// depends on who comes first.
 Generator& default_generator();
 void manual_seed(uint64_t seed);  ///< starts the default generator anew
 
