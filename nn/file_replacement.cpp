@@ -1,12 +1,15 @@
 #include "quern/nn/file_replacement.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
+#include <memory>
 #include <system_error>
+#include <utility>
 
 #include "quern/tensor/check.h"
 
@@ -32,13 +35,15 @@ std::string folder_of(const fs::path& path) {
   return folder.empty() ? "." : folder.string();
 }
 
-/// What a process that was killed has left. A living one holds the lock of its file.
+/// What a process that was killed has left. A living one holds the lock of its file. (GNU's
+/// fs::directory_iterator ends the program where memory ends.)
 void remove_dead_temporaries(const std::string& folder) {
-  std::error_code unreadable;
-  for (fs::directory_iterator entry(folder, unreadable), end; entry != end;
-       entry.increment(unreadable)) {
-    const std::string name = entry->path().filename().string(), path = entry->path().string();
+  const auto close = [](DIR* entries) { ::closedir(entries); };
+  const std::unique_ptr<DIR, decltype(close)> entries(::opendir(folder.c_str()), close);
+  while (const dirent* entry = entries ? ::readdir(entries.get()) : nullptr) {
+    const std::string_view name = entry->d_name;
     if (!name.starts_with(".quern-") || !name.ends_with(".tmp")) continue;
+    const std::string path = fmt::format("{}/{}", folder, name);
     const File file(path, O_WRONLY | O_NOFOLLOW | O_NONBLOCK);
     // Its owner may have renamed it since: it is of this name now, and as long as it is locked here.
     if (file.is_open() && file.lock() && file.is_at(path)) ::unlink(path.c_str());
@@ -102,7 +107,7 @@ void FileReplacement::open_unnamed(mode_t mode) {
 
 void FileReplacement::open_named(mode_t mode) {
   for (int i = 0; !file_.is_open(); ++i) {
-    const std::string name = temporary_name(i);
+    std::string name = temporary_name(i);
     File file(name, O_WRONLY | O_CREAT | O_EXCL, mode);
     if (!file.is_open() && errno == EEXIST) continue;
     require(file.is_open());
@@ -111,17 +116,17 @@ void FileReplacement::open_named(mode_t mode) {
     const bool lost = (!file.lock() && errno == EWOULDBLOCK) || !file.is_at(name);
     if (lost) continue;
     file_ = std::move(file);
-    temporary_ = name;
+    temporary_ = std::move(name);
   }
 }
 
 void FileReplacement::give_name() {
   const std::string from = in_proc(file_);
   for (int i = 0; temporary_.empty(); ++i) {
-    const std::string name = temporary_name(i);
+    std::string name = temporary_name(i);
     const int linked = ::linkat(AT_FDCWD, from.c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW);
     require(linked == 0 || errno == EEXIST);
-    if (linked == 0) temporary_ = name;
+    if (linked == 0) temporary_ = std::move(name);
   }
 }
 
