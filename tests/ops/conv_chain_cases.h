@@ -32,10 +32,13 @@ inline const std::vector<Case> kCases{
 };
 
 /// The tensors of a chain, leaves that require a gradient: the same values, rounded to bf16, in any
-/// dtype.
+/// dtype; others a draw.
 struct Chain {
-  Chain(const Case& c, DType dtype, MemoryFormat format)
-      : shortcut(c.shortcut), dtype(dtype), x(tensor(c.input, -1, 2, format)) {
+  Chain(const Case& c, DType dtype, MemoryFormat format, uint64_t draw = 0)
+      : shortcut(c.shortcut),
+        dtype(dtype),
+        seed(1 + 1000 * draw),
+        x(tensor(c.input, -1, 2, format)) {
     int64_t channels = c.input[1], stride = 1;
     for (const Convolution& conv : c.branch) {
       stages.push_back(stage(channels, conv));
@@ -98,7 +101,7 @@ struct Chain {
 
   Shortcut shortcut;
   DType dtype;
-  uint64_t seed = 1;
+  uint64_t seed;
   Tensor x;
   std::vector<ConvStage> stages;
   ConvStage projection;
@@ -109,8 +112,8 @@ inline Tensor composed(const Tensor& x, const ConvChain& chain) {
   return detail::conv_chain_composed(x, chain, true);
 }
 
-inline Chain differentiable(const Case& c, DType dtype, MemoryFormat format) {
-  Chain chain(c, dtype, format);
+inline Chain differentiable(const Case& c, DType dtype, MemoryFormat format, uint64_t draw = 0) {
+  Chain chain(c, dtype, format, draw);
   for (Tensor& leaf : chain.leaves()) leaf.requires_grad_();
   return chain;
 }

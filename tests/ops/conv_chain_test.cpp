@@ -35,19 +35,42 @@ TEST_CASE("conv_chain in f64 is the composition") {
   });
 }
 
-TEST_CASE("conv_chain in f32 and bf16 is as close to f64 as the composition") {
+TEST_CASE("conv_chain in f32 is as close to f64 as the composition") {
+  // Root mean squares over some draws: in one, a tensor of few elements may be exact by chance.
+  constexpr int kDraws = 4;
+  each_case([](const Case& c, MemoryFormat format) {
+    std::vector<double> got, other;
+    for (uint64_t draw = 0; draw < kDraws; ++draw) {
+      const Tensors exact = differentiable(c, DType::f64, format, draw).run(composed);
+      const auto add_squares = [&](std::vector<double>& sums, auto way) {
+        const Tensors results = differentiable(c, DType::f32, format, draw).run(way);
+        sums.resize(results.size());
+        for (size_t i = 0; i < results.size(); ++i) {
+          CHECK(results[i].dtype() == DType::f32);
+          const double off = relative_difference(results[i], exact[i]);
+          sums[i] += off * off / kDraws;
+        }
+      };
+      add_squares(got, fused);
+      add_squares(other, composed);
+    }
+    for (size_t i = 0; i < got.size(); ++i) {
+      CAPTURE(i);
+      CHECK_LE(std::sqrt(got[i]), as_far(std::sqrt(other[i]), DType::f32));
+    }
+  });
+}
+
+TEST_CASE("conv_chain in bf16 is as close to f64 as the composition") {
   each_case([](const Case& c, MemoryFormat format) {
     const Tensors exact = differentiable(c, DType::f64, format).run(composed);
-    for (DType dtype : {DType::f32, DType::bf16}) {
-      CAPTURE(to_string(dtype));
-      const Tensors got = differentiable(c, dtype, format).run(fused);
-      const Tensors other = differentiable(c, dtype, format).run(composed);
-      for (size_t i = 0; i < got.size(); ++i) {
-        CAPTURE(i);
-        CHECK(got[i].dtype() == other[i].dtype());
-        CHECK_LE(relative_difference(got[i], exact[i]),
-                 as_far(relative_difference(other[i], exact[i]), dtype));
-      }
+    const Tensors got = differentiable(c, DType::bf16, format).run(fused);
+    const Tensors other = differentiable(c, DType::bf16, format).run(composed);
+    for (size_t i = 0; i < got.size(); ++i) {
+      CAPTURE(i);
+      CHECK(got[i].dtype() == other[i].dtype());
+      CHECK_LE(relative_difference(got[i], exact[i]),
+               as_far(relative_difference(other[i], exact[i]), DType::bf16));
     }
   });
 }
