@@ -30,31 +30,33 @@ class BatchNormCase : public Case {
          *second = static_cast<double*>(second_.data());
     if (backward_) {
       batch_norm_backward_reduce(kernel_, size_, x_.data(), dy_.data(), c_.data(), first, second);
-      batch_norm_backward_apply(kernel_, size_, x_.data(), dy_.data(), a_.data(), b_.data(),
-                                c_.data(), out_.data());
+      batch_norm_backward_apply(kernel_, size_, x_.data(), dy_.data(), c_.data(), a_.data(),
+                                b_.data(), c_.data(), out_.data());
     } else {
       batch_norm_stats(kernel_, size_, x_.data(), first, second);
-      batch_norm_normalise(kernel_, size_, x_.data(), a_.data(), b_.data(), out_.data());
+      batch_norm_normalise(kernel_, size_, x_.data(), c_.data(), a_.data(), b_.data(), out_.data());
     }
   }
 
   std::string wrong() override {
     for (int64_t c : {int64_t{0}, size_.channels / 2, size_.channels - 1})
       if (std::string text = wrong_sums(c); !text.empty()) return text;
-    // Three roundings at most of terms whose magnitudes sum to this, and that of the store.
+    // Four roundings at most of terms whose magnitudes sum to this, and that of the store.
     const auto magnitude = [&](int64_t i) {
       const int64_t c = channel(i);
-      if (backward_) return std::abs(a_[c] * dy_[i]) + std::abs(b_[c] * x_[i]) + std::abs(c_[c]);
-      return std::abs(a_[c] * x_[i]) + std::abs(b_[c]);
+      const double distance = std::abs(x_[i] - c_[c]);
+      if (backward_) return std::abs(a_[c] * dy_[i]) + std::abs(b_[c]) * distance + std::abs(c_[c]);
+      return std::abs(a_[c]) * distance + std::abs(b_[c]);
     };
     return compare_some(
         out_,
         [&](int64_t i) {
           const int64_t c = channel(i);
-          return backward_ ? a_[c] * dy_[i] + b_[c] * x_[i] + c_[c] : a_[c] * x_[i] + b_[c];
+          const double distance = x_[i] - c_[c];
+          return backward_ ? a_[c] * dy_[i] + b_[c] * distance + c_[c] : a_[c] * distance + b_[c];
         },
         [&](int64_t i, double) {
-          return (4.001 * 0x1p-24 + 1.001 * unit_roundoff(out_.dtype())) * magnitude(i);
+          return (5.001 * 0x1p-24 + 1.001 * unit_roundoff(out_.dtype())) * magnitude(i);
         });
   }
 
@@ -89,7 +91,7 @@ class BatchNormCase : public Case {
   const BatchNormKernel& kernel_;
   BatchNormSize size_;
   bool backward_;
-  // The second factor of what is summed, then the passes' parameters; forward: scale a, shift b.
+  // The second factor of what is summed, then the passes' parameters; forward: scale a, shift b, center c.
   Operand &x_, &dy_, &out_, &a_, &b_, &c_, &first_, &second_;
 };
 

@@ -51,7 +51,7 @@ class ConvCase : public Case {
     if (!fused) return;
     if (p_.ic != 3) {  // images come as they are
       scale_ = &integers(DType::f32, p_.ic), shift_ = &integers(DType::f32, p_.ic);
-      if (dgrad) mean_ = &integers(DType::f32, p_.ic);
+      center_ = &integers(DType::f32, p_.ic);
     }
     if (!wgrad) {
       first_ = &result(DType::f64, forward ? p_.oc : p_.ic);
@@ -63,7 +63,7 @@ class ConvCase : public Case {
     const auto data = [](const Operand* o) { return o ? o->data() : nullptr; };
     double *first = static_cast<double*>(data(first_)),
            *second = static_cast<double*>(data(second_));
-    const SourceMap map{data(scale_), data(shift_)};
+    const SourceMap map{data(center_), data(scale_), data(shift_)};
     switch (plan_.pass) {
       case ConvPass::forward:
         return conv_forward(plan_, x_->data(), packed_->data(), y_->data(),
@@ -71,9 +71,9 @@ class ConvCase : public Case {
       case ConvPass::dgrad:
         return conv_dgrad(plan_, y_->data(), packed_->data(), dx_->data(),
                           {.x = data(x_),
+                           .center = map.center,
                            .scale = map.scale,
                            .shift = map.shift,
-                           .mean = data(mean_),
                            .sum_dz = first,
                            .sum_dzx = second});
       case ConvPass::wgrad: return conv_wgrad(plan_, x_->data(), y_->data(), weight_->data(), map);
@@ -112,7 +112,7 @@ class ConvCase : public Case {
     return (*weight_)[((o * (p_.ic / p_.groups) + c) * p_.kh + r) * p_.kw + s];
   }
   double normalised(int64_t at, int64_t channel) const {
-    return (*scale_)[channel] * (*x_)[at] + (*shift_)[channel];
+    return (*scale_)[channel] * ((*x_)[at] - (*center_)[channel]) + (*shift_)[channel];
   }
   double input(int64_t n, int64_t channel, int64_t y, int64_t x) const {
     const int64_t at = image_.at(n, channel, y, x);
@@ -182,7 +182,7 @@ class ConvCase : public Case {
     const int64_t n = p_.n * p_.ih * p_.iw;
     const auto dz = [&](int64_t i) { return expected_input(image_.pixel(i, channel)); };
     const auto dzx = [&](int64_t i) {
-      return dz(i) * ((*x_)[image_.pixel(i, channel)] - (*mean_)[channel]);
+      return dz(i) * ((*x_)[image_.pixel(i, channel)] - (*center_)[channel]);
     };
     std::string text = compare_sum("sum of dz", (*first_)[channel], n, dz);
     return text.empty() ? compare_sum("sum of dz x", (*second_)[channel], n, dzx) : text;
@@ -194,7 +194,7 @@ class ConvCase : public Case {
   Operand *x_ = nullptr, *dx_ = nullptr;  // of dgrad: x if it is fused
   Operand *y_, *weight_, *packed_;        // or their gradients
   // Of the batch norm before; and what leaves: moments, or sums of dz.
-  Operand *scale_ = nullptr, *shift_ = nullptr, *mean_ = nullptr;
+  Operand *scale_ = nullptr, *shift_ = nullptr, *center_ = nullptr;
   Operand *first_ = nullptr, *second_ = nullptr;
 };
 

@@ -58,13 +58,13 @@ class JoinCase : public Case {
         if (std::string text = wrong_sums(c); !text.empty()) return text;
     // Few roundings of terms whose magnitudes sum to at most this, and that of the store.
     const auto bound = [&](int64_t, double) {
-      return (6.001 * 0x1p-24 + 1.001 * unit_roundoff(kernel_.dtype)) * 10;
+      return (7.001 * 0x1p-24 + 1.001 * unit_roundoff(kernel_.dtype)) * 16;
     };
     return compare_some(
         backward_ ? dy_ : out_,
         [&](int64_t i) {
           const int64_t c = i % size_.channels;
-          if (backward_) return a_[c] * dz(i) + b_[c] * y_[i] + c_[c];
+          if (backward_) return a_[c] * dz(i) + b_[c] * (y_[i] - c_[c]) + c_[c];
           return std::max(sum(i), 0.0);
         },
         bound);
@@ -85,15 +85,15 @@ class JoinCase : public Case {
   }
   double sum(int64_t i) const {
     const int64_t c = i % size_.channels;
-    const double v = a_[c] * y_[i] + b_[c];
+    const double v = a_[c] * (y_[i] - c_[c]) + b_[c];
     if (shortcut_ == Shortcut::none) return v;
-    return v + (shortcut_ == Shortcut::identity ? other_[i] : a_[c] * other_[i] + b_[c]);
+    return v + (shortcut_ == Shortcut::identity ? other_[i] : a_[c] * (other_[i] - c_[c]) + b_[c]);
   }
   double dz(int64_t i) const { return sum(i) > 0 ? dout_[i] : 0; }
   JoinSide side(const Operand& v, const Operand& dv, bool affine) const {
     void* gradient = backward_ ? dv.data() : nullptr;
     if (!affine) return {.v = v.data(), .dv = gradient};
-    return {v.data(), a_.data(), b_.data(), c_.data(), a_.data(), b_.data(), c_.data(), gradient};
+    return {v.data(), c_.data(), a_.data(), b_.data(), a_.data(), b_.data(), c_.data(), gradient};
   }
   JoinSide branch() const { return side(y_, dy_, true); }
   JoinSide shortcut() const {

@@ -43,17 +43,19 @@ Moments batch_moments(const Problem& p) {
 /// dx = dy·scale
 void scale(const Problem& p, const Tensor& dy, const Tensor& scale, const Tensor& dx) {
   const Tensor zero = zeros_like(scale);
-  batch_norm_normalise(*p.kernel, p.size, dy.raw(), scale.raw(), zero.raw(), dx.out_raw());
+  batch_norm_normalise(*p.kernel, p.size, dy.raw(), zero.raw(), scale.raw(), zero.raw(),
+                       dx.out_raw());
 }
 
 Tensor normalise(const Problem& p, const Tensor& x, const BatchNorm& norm, const Moments& moments,
                  bool training) {
   const ChannelNorm channels(norm, moments, x.dtype());
   Tensor y = empty_like(p.x);
-  batch_norm_normalise(*p.kernel, p.size, p.x.raw(), channels.scale.raw(), channels.shift.raw(),
-                       y.out_raw());
+  batch_norm_normalise(*p.kernel, p.size, p.x.raw(), channels.center.raw(), channels.scale.raw(),
+                       channels.shift.raw(), y.out_raw());
 
-  // Training: dx = a·dy + b·x + c. In evaluation mean and invstd are constants, and dx = scale·dy.
+  // Training: dx = a·dy + b·(x - center) + c. In evaluation mean and invstd are constants, and dx is
+  // scale·dy.
   return record("batch_norm", y, {x, norm.weight, norm.bias},
                 [x = SavedTensor(kOp, p.x), weight = SavedTensor(kOp, norm.weight), channels,
                  training](const Tensor& dy_any, Needs needs) -> Tensors {
@@ -69,11 +71,12 @@ Tensor normalise(const Problem& p, const Tensor& x, const BatchNorm& norm, const
                   const Tensor sums = empty({2, p.size.channels}, DType::f64);
                   double *sum_dy = sums.out<double>(), *sum_dyx = sum_dy + p.size.channels;
                   batch_norm_backward_reduce(*p.kernel, p.size, p.x.raw(), dy.raw(),
-                                             channels.mean.raw(), sum_dy, sum_dyx);
+                                             channels.center.raw(), sum_dy, sum_dyx);
                   const ChannelGradients g(channels, weight.get(), sum_dy, sum_dyx, p.count());
                   if (needs[0] && training) {
-                    batch_norm_backward_apply(*p.kernel, p.size, p.x.raw(), dy.raw(), g.a.raw(),
-                                              g.b.raw(), g.c.raw(), dx.out_raw());
+                    batch_norm_backward_apply(*p.kernel, p.size, p.x.raw(), dy.raw(),
+                                              channels.center.raw(), g.a.raw(), g.b.raw(),
+                                              g.c.raw(), dx.out_raw());
                   } else if (needs[0]) {
                     scale(p, dy, channels.scale, dx);
                   }

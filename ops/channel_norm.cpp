@@ -68,21 +68,24 @@ void update_running(const BatchNorm& norm, const Moments& moments, double count)
   update(norm.running_var, moments.var, norm.momentum, count / (count - 1));
 }
 
-ChannelNorm::ChannelNorm(const BatchNorm& norm, const Moments& moments, DType dtype) {
+ChannelNorm::ChannelNorm(const BatchNorm& norm, const Moments& moments, DType dtype, Center where) {
   const int64_t channels = moments.mean.numel();
   const DType parameters = parameter_dtype(dtype);
-  for (Tensor* t : {&scale, &shift, &mean, &invstd}) *t = empty({channels}, parameters);
+  for (Tensor* t : {&center, &excess, &scale, &shift, &invstd}) *t = empty({channels}, parameters);
   visit_floating(kOp, parameters, [&]<class T>(std::type_identity<T>) {
     const Tensor weight = values(norm.weight, channels, 1, parameters);
     const Tensor bias = values(norm.bias, channels, 0, parameters);
     const T *w = weight.data<T>(), *b = bias.data<T>();
     const double *m = moments.mean.data<double>(), *v = moments.var.data<double>();
-    T *a = scale.out<T>(), *c = shift.out<T>(), *mu = mean.out<T>(), *r = invstd.out<T>();
+    T *mu = center.out<T>(), *more = excess.out<T>(), *r = invstd.out<T>();
+    T *a = scale.out<T>(), *c = shift.out<T>();
     for (int64_t i = 0; i < channels; ++i) {
       const double inverse = 1 / std::sqrt(v[i] + norm.eps);
+      mu[i] = static_cast<T>(where == Center::mean ? m[i] : 0);
+      const double over = static_cast<double>(mu[i]) - m[i];
+      more[i] = static_cast<T>(over);
       a[i] = static_cast<T>(w[i] * inverse);
-      c[i] = static_cast<T>(b[i] - m[i] * w[i] * inverse);
-      mu[i] = static_cast<T>(m[i]);
+      c[i] = static_cast<T>(b[i] + over * w[i] * inverse);
       r[i] = static_cast<T>(inverse);
     }
   });
@@ -90,21 +93,22 @@ ChannelNorm::ChannelNorm(const BatchNorm& norm, const Moments& moments, DType dt
 
 ChannelGradients::ChannelGradients(const ChannelNorm& norm, const Tensor& weight_,
                                    const double* sum_dy, const double* sum_dyx, double count) {
-  const int64_t channels = norm.mean.numel();
-  const DType parameters = norm.mean.dtype();
+  const int64_t channels = norm.center.numel();
+  const DType parameters = norm.center.dtype();
   for (Tensor* t : {&a, &b, &c, &weight, &bias}) *t = empty({channels}, parameters);
   visit_floating(kOp, parameters, [&]<class T>(std::type_identity<T>) {
     const Tensor scales = values(weight_, channels, 1, parameters);
-    const T *w = scales.data<T>(), *m = norm.mean.data<T>(), *r = norm.invstd.data<T>();
+    const T *w = scales.data<T>(), *over = norm.excess.data<T>(), *r = norm.invstd.data<T>();
     T *of_dy = a.out<T>(), *of_x = b.out<T>(), *constant = c.out<T>();
     T *dweight = weight.out<T>(), *dbias = bias.out<T>();
     for (int64_t i = 0; i < channels; ++i) {
       const double invstd = r[i], s = w[i] * invstd;
-      const double slope = -s * invstd * invstd * sum_dyx[i] / count;
+      const double t = sum_dyx[i] + over[i] * sum_dy[i];
+      const double slope = -s * invstd * invstd * t / count;
       of_dy[i] = static_cast<T>(s);
       of_x[i] = static_cast<T>(slope);
-      constant[i] = static_cast<T>(-s * sum_dy[i] / count - slope * m[i]);
-      dweight[i] = static_cast<T>(sum_dyx[i] * invstd);
+      constant[i] = static_cast<T>(-s * sum_dy[i] / count + slope * over[i]);
+      dweight[i] = static_cast<T>(t * invstd);
       dbias[i] = static_cast<T>(sum_dy[i]);
     }
   });

@@ -23,14 +23,20 @@ struct Moments {
 /// does it when all else is done, so that an error leaves them as they were.
 void update_running(const BatchNorm& norm, const Moments& moments, double count);
 
-/// y = x·scale + shift. Each is [C], f32 (f64 for f64).
+/// y = (x - center)·scale + shift. Each is [C], f32 (f64 for f64).
 struct ChannelNorm {
-  ChannelNorm(const BatchNorm& norm, const Moments& moments, DType dtype);
-  Tensor scale, shift, mean, invstd;
+  enum class Center {
+    mean,  ///< as rounded: x - center is exact where the mean is large against the deviation
+    zero,  ///< y = x·scale + shift, to be folded into a weight
+  };
+  ChannelNorm(const BatchNorm& norm, const Moments& moments, DType dtype,
+              Center where = Center::mean);
+  Tensor center, excess, scale, shift, invstd;  ///< excess: center - mean, which shift makes up for
 };
 
-/// Of the sums S = Σdy and T = Σdy·(x - mean) over n values, with s = weight·invstd:
-///   dx = s·(dy - S/n - (x - mean)·invstd²·T/n) = a·dy + b·x + c
+/// Of the sums S = Σdy and Σdy·(x - center) over n values, which make T = Σdy·(x - mean), with
+/// s = weight·invstd:
+///   dx = s·(dy - S/n - (x - mean)·invstd²·T/n) = a·dy + b·(x - center) + c
 ///   dweight = T·invstd
 ///   dbias = S
 struct ChannelGradients {

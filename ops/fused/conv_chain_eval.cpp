@@ -54,7 +54,8 @@ class FoldedWeight {
                                64)) {
     const auto fold = [&](void* memory) {
       const BatchNorm norm = norm_of(s);
-      const ChannelNorm by_channel(norm, Moments(norm), plan.problem.dtype);
+      const ChannelNorm by_channel(norm, Moments(norm), plan.problem.dtype,
+                                   ChannelNorm::Center::zero);
       const Tensor weight = scaled(s.weight, by_channel.scale), &shift = by_channel.shift;
       if (plan.packed_bytes() > 0) {
         pack_weight(plan, weight, memory);

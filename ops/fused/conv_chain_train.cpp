@@ -36,12 +36,12 @@ struct Stage {
   BatchNormSize size() const { return {problem.n, problem.oh * problem.ow, problem.oc}; }
   double count() const { return static_cast<double>(problem.n * problem.oh * problem.ow); }
   /// Reads y as what batch norm and relu make of it.
-  SourceMap map() const { return {norm.scale.raw(), norm.shift.raw()}; }
+  SourceMap map() const { return {norm.center.raw(), norm.scale.raw(), norm.shift.raw()}; }
   JoinSide side() const {
     return {.v = y.raw(),
+            .center = norm.center.raw(),
             .scale = norm.scale.raw(),
-            .shift = norm.shift.raw(),
-            .mean = norm.mean.raw()};
+            .shift = norm.shift.raw()};
   }
   JoinSide side(const ChannelGradients& g, const Tensor& dy) const {
     JoinSide s = side();
@@ -127,7 +127,7 @@ struct Trained {
     return result;
   }
 
-  /// Of stage i, from Σdz and Σdz·(y - mean). Those of its batch norm's parameters go to their places.
+  /// Of stage i, from Σdz and Σdz·(y - center). Those of its batch norm's parameters go to their places.
   ChannelGradients channel_gradients(size_t i, const double* dz, const double* dzy,
                                      Tensors& gradients) const {
     ChannelGradients g(stages[i].norm, stages[i].bn_weight.get(), dz, dzy, stages[i].count());
@@ -174,9 +174,9 @@ struct Trained {
     double *sum_dz = sums.out<double>(), *sum_dzy = sum_dz + stage.problem.oc;
     input_gradient(stages[i], dy, dz,
                    {.x = stage.y.raw(),
+                    .center = stage.norm.center.raw(),
                     .scale = stage.norm.scale.raw(),
                     .shift = stage.norm.shift.raw(),
-                    .mean = stage.norm.mean.raw(),
                     .sum_dz = sum_dz,
                     .sum_dzx = sum_dzy});
     const ChannelGradients g = channel_gradients(i - 1, sum_dz, sum_dzy, gradients);
@@ -184,8 +184,9 @@ struct Trained {
     VerboseOp line("batch_norm_bwd");
     const BatchNormKernel& kernel = select_batch_norm_kernel(stage.problem.dtype, true);
     report(line, kernel.name, stage);
-    batch_norm_backward_apply(kernel, stage.size(), stage.y.raw(), dz.raw(), g.a.raw(), g.b.raw(),
-                              g.c.raw(), dz.out_raw());
+    batch_norm_backward_apply(kernel, stage.size(), stage.y.raw(), dz.raw(),
+                              stage.norm.center.raw(), g.a.raw(), g.b.raw(), g.c.raw(),
+                              dz.out_raw());
     return dz;
   }
 

@@ -88,6 +88,7 @@ void round(const CopyKernel& kernel, const float* src, int64_t n, bfloat16* dst,
                  .dst_stride = n,
                  .rows = 1,
                  .cols = n,
+                 .center = nullptr,
                  .scale = nullptr,
                  .shift = nullptr,
                  .rows_are_channels = false},
@@ -144,14 +145,15 @@ TEST_CASE("Copy kernels split f32 into two terms of bf16") {
 
 namespace {
 
-/// max(0, scale·v + shift) in f64. The data of these tests are small integers and halves of them: exact in
-/// every dtype.
-double mapped(double v, double scale, double shift) {
-  const double z = v * scale + shift;
-  return z < 0 ? 0 : z;
-}
+// The data of these tests are small integers and halves of them: exact in every dtype.
+double center_of(int64_t channel) { return static_cast<double>(channel % 9 - 4); }
 double scale_of(int64_t channel) { return 0.5 * static_cast<double>(channel % 7 - 3); }
 double shift_of(int64_t channel) { return static_cast<double>(channel % 5 - 2); }
+/// max(0, (v - center)·scale + shift) in f64.
+double mapped(double v, int64_t channel) {
+  const double z = (v - center_of(channel)) * scale_of(channel) + shift_of(channel);
+  return z < 0 ? 0 : z;
+}
 
 template <class T>
 auto map_of(const CopyKernel& kernel) {
@@ -162,14 +164,17 @@ auto map_of(const CopyKernel& kernel) {
 
 template <class T>
 struct Map {
-  std::vector<Accumulator<T>> scale, shift;
+  std::vector<Accumulator<T>> center, scale, shift;
   explicit Map(int64_t channels) {
     for (int64_t c = 0; c < channels; ++c) {
+      center.push_back(static_cast<Accumulator<T>>(center_of(c)));
       scale.push_back(static_cast<Accumulator<T>>(scale_of(c)));
       shift.push_back(static_cast<Accumulator<T>>(shift_of(c)));
     }
   }
-  operator SourceMap() const { return {.scale = scale.data(), .shift = shift.data()}; }
+  operator SourceMap() const {
+    return {.center = center.data(), .scale = scale.data(), .shift = shift.data()};
+  }
 };
 
 /// Channels in columns and in rows, to another place and in place; what is beyond must stay.
@@ -188,8 +193,7 @@ void check_map(const CopyKernel& kernel, int64_t rows, int64_t cols, bool rows_a
     for (int64_t j = 0; j < cols; ++j) {
       const int64_t channel = rows_are_channels ? i : j;
       const double v = static_cast<double>(src[static_cast<size_t>(i * src_stride + j)]);
-      expected[static_cast<size_t>(i * dst_stride + j)] =
-          static_cast<T>(mapped(v, scale_of(channel), shift_of(channel)));
+      expected[static_cast<size_t>(i * dst_stride + j)] = static_cast<T>(mapped(v, channel));
     }
   const Map<T> map(rows_are_channels ? rows : cols);
   map_of<T>(kernel)({.src = in_place ? dst.data() : src.data(),
@@ -198,6 +202,7 @@ void check_map(const CopyKernel& kernel, int64_t rows, int64_t cols, bool rows_a
                      .dst_stride = dst_stride,
                      .rows = rows,
                      .cols = cols,
+                     .center = map.center.data(),
                      .scale = map.scale.data(),
                      .shift = map.shift.data(),
                      .rows_are_channels = rows_are_channels});
@@ -256,8 +261,7 @@ void check_mapped_block(MemoryFormat format, bool channels_inside) {
           if (iy >= 0 && iy < height && ix >= 0 && ix < width) {
             const int64_t at =
                 strides.n + (first + c) * strides.c + iy * strides.y + ix * strides.x;
-            expected =
-                mapped(static_cast<double>(src[static_cast<size_t>(at)]), scale_of(c), shift_of(c));
+            expected = mapped(static_cast<double>(src[static_cast<size_t>(at)]), c);
           }
           const int64_t position = plane * layout.plane() + i * layout.width + j;
           const int64_t at = position * copy.position_stride + c * copy.channel_stride;
@@ -298,6 +302,7 @@ void check_panels(void (*cut)(const PanelCopy&), int64_t group, int64_t rows, in
        .panel_stride = panel_stride,
        .width = width,
        .pitch = pitch,
+       .center = map ? channels.center.data() : nullptr,
        .scale = map ? channels.scale.data() : nullptr,
        .shift = map ? channels.shift.data() : nullptr,
        .terms = kTerms<T, To>,
@@ -314,7 +319,7 @@ void check_panels(void (*cut)(const PanelCopy&), int64_t group, int64_t rows, in
       else if (i >= rows) wrong += item != To(0.0f);
       else {
         const double v = static_cast<double>(src[static_cast<size_t>(i * src_stride + j)]);
-        const double expected = map ? mapped(v, scale_of(j), shift_of(j)) : v;
+        const double expected = map ? mapped(v, j) : v;
         wrong += !is_term<T>(item, expected, static_cast<int>(all / count));
       }
     }
@@ -358,20 +363,22 @@ TEST_CASE("Copy kernels map channels") {
 }
 
 TEST_CASE("Mapped, bf16 is rounded once and a NaN stays one") {
-  // scale·v + shift is 1 + 2^-8 + 2^-20, above the tie of 1 and its neighbour; rounded after the product
+  // (v - center)·scale + shift is 1 + 2^-8 + 2^-20, above the tie of 1 and its neighbour; rounded after the product
   // it would be the tie, and go to even.
   const float scale = 1 + 0x1p-20f, shift = 0x1p-8f, one = 1;
   for (const CopyKernel* kernel : enabled()) {
     for (int64_t n : {1, 64}) {
       std::vector<bfloat16> v(static_cast<size_t>(n), bfloat16(one));
       v.back() = bfloat16(std::nanf(""));
-      const std::vector<float> scales(v.size(), scale), shifts(v.size(), shift);
+      const std::vector<float> centers(v.size(), 0), scales(v.size(), scale),
+          shifts(v.size(), shift);
       kernel->map_bf16({.src = v.data(),
                         .src_stride = n,
                         .dst = v.data(),
                         .dst_stride = n,
                         .rows = 1,
                         .cols = n,
+                        .center = centers.data(),
                         .scale = scales.data(),
                         .shift = shifts.data(),
                         .rows_are_channels = false});

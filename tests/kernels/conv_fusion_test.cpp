@@ -18,12 +18,18 @@ using namespace quern::test;
 
 namespace {
 
-/// A batch norm's scale and shift for each of `channels`; x of -3 ... 3 becomes at most 6.5.
+/// A batch norm's center, scale and shift for each of `channels`; x of -3 ... 3 becomes at most 12.
 struct Norm {
-  std::vector<double> scale, shift;
+  Buffer center, scale, shift;
 
-  explicit Norm(int64_t channels) : scale(integers(channels, 5)), shift(integers(channels, 6)) {
-    for (double& value : scale) value /= 2;
+  Norm(DType dtype, int64_t channels)
+      : center(dtype, integers(channels, 8)),
+        scale(dtype, integers(channels, 5)),
+        shift(dtype, integers(channels, 6)) {
+    for (int64_t i = 0; i < channels; ++i) scale.set(i, scale[i] / 2);
+  }
+  operator SourceMap() {
+    return {.center = center.data(), .scale = scale.data(), .shift = shift.data()};
   }
 };
 
@@ -32,10 +38,9 @@ std::vector<double> mapped_wgrad(const ConvProblem& p, const ConvKernel& kernel,
   Buffer x(p.dtype, integers(p.n * p.ic * p.ih * p.iw, 1));
   Buffer dy(p.dtype, integers(p.n * p.oc * p.oh * p.ow, 4));
   Buffer dw(sum_dtype(p.dtype), p.oc * p.ic / p.groups * p.kh * p.kw);
-  const Norm norm(p.ic);
-  Buffer scale(sum_dtype(p.dtype), norm.scale), shift(sum_dtype(p.dtype), norm.shift);
+  Norm norm(sum_dtype(p.dtype), p.ic);
   conv_wgrad({p, ConvPass::wgrad, &kernel, &gemm, bf16_terms}, x.data(), dy.data(), dw.data(),
-             {.scale = scale.data(), .shift = shift.data()});
+             norm);
   CHECK(dw.guarded());
   return dw.values();
 }
@@ -62,9 +67,7 @@ Fused run_fused(const ConvProblem& p, const ConvKernel& kernel, const GemmKernel
   Buffer source(p.dtype, integers(forward ? x_items : y_items, 1));
   Buffer w(p.dtype, integers(p.oc * p.ic / p.groups * p.kh * p.kw, 2));
   Buffer x(p.dtype, integers(x_items, 7)), out(p.dtype, integers(forward ? y_items : x_items, 3));
-  const Norm before(p.ic), after(channels);
-  Buffer map_scale(wide, before.scale), map_shift(wide, before.shift);
-  Buffer scale(wide, after.scale), shift(wide, after.shift), mean(wide, integers(channels, 8));
+  Norm before(wide, p.ic), after(wide, channels);
   Buffer first(DType::f64, channels), second(DType::f64, channels);
 
   const ConvPlan plan{p, pass, &kernel, &gemm, bf16_terms};
@@ -73,21 +76,20 @@ Fused run_fused(const ConvProblem& p, const ConvKernel& kernel, const GemmKernel
   void* weight = plan.packed_bytes() > 0 ? packed.data() : w.data();
   const auto sum = [&](Buffer& b) { return parts.sums ? static_cast<double*>(b.data()) : nullptr; };
   if (forward) {
-    conv_forward(
-        plan, source.data(), weight, out.data(),
-        {.source = {.scale = pointer(map_scale, parts.map), .shift = pointer(map_shift, parts.map)},
-         .shift = pointer(shift, parts.shift),
-         .residual = pointer(out, parts.residual),
-         .relu = parts.relu,
-         .mean = sum(first),
-         .m2 = sum(second)});
+    conv_forward(plan, source.data(), weight, out.data(),
+                 {.source = parts.map ? before : SourceMap{},
+                  .shift = pointer(after.shift, parts.shift),
+                  .residual = pointer(out, parts.residual),
+                  .relu = parts.relu,
+                  .mean = sum(first),
+                  .m2 = sum(second)});
   } else {
     conv_dgrad(plan, source.data(), weight, out.data(),
                {.residual = pointer(out, parts.residual),
                 .x = pointer(x, parts.sums),
-                .scale = pointer(scale, parts.sums),
-                .shift = pointer(shift, parts.sums),
-                .mean = pointer(mean, parts.sums),
+                .center = pointer(after.center, parts.sums),
+                .scale = pointer(after.scale, parts.sums),
+                .shift = pointer(after.shift, parts.sums),
                 .sum_dz = sum(first),
                 .sum_dzx = sum(second)});
   }
@@ -119,7 +121,7 @@ void check_fused(ConvPass pass, const Parts& parts, double bound) {
         const double pixels = static_cast<double>(p.n * (forward ? p.oh * p.ow : p.ih * p.iw));
         for (size_t i = 0; i < got.first.size(); ++i) {
           const double first = std::abs(expected.first[i]), second = std::abs(expected.second[i]);
-          // What `each` value off makes of a mean, Σ(v - mean)², Σdz and Σdz·(x - mean), |x - mean| ≤ 6.
+          // What `each` value off makes of a mean, Σ(v - mean)², Σdz and Σdz·(x - center), |x - center| ≤ 6.
           const double off_first = forward ? each : each * pixels;
           const double off_second =
               forward ? each * (2 * std::sqrt(pixels * second) + each * pixels) : 6 * each * pixels;
@@ -173,4 +175,52 @@ TEST_CASE("The gradient of the weight reads x through its map") {
       }
     }
   });
+}
+
+TEST_CASE("dgrad passes on just what forward's map left above 0") {
+  // x is so small, and shift so near center·scale, that each rounding on the way decides about the sign.
+  // The weight is the identity: forward gives what it maps x to, dgrad of ones the mask.
+  const Case c{.n = 1, .groups = 1, .ic = 45, .oc = 45, .size = {7, 9}, .kernel = {1, 1}};
+  for (const Way& way : enabled_ways()) {
+    for (MemoryFormat format : kFormats) {
+      CAPTURE(std::string(way.gemm->name));
+      CAPTURE(way.bf16_terms);
+      const ConvProblem p = c.problem(way.dtype, format);
+      const int64_t items = p.ic * p.ih * p.iw;
+      const DType wide = sum_dtype(p.dtype);
+      const double u = wide == DType::f64 ? 0x1p-53 : 0x1p-24;
+      Buffer x(p.dtype, waves(items, 1)), dy(p.dtype, std::vector<double>(x.values().size(), 1));
+      Buffer y(p.dtype, items), dz(p.dtype, items), w(p.dtype, integers(p.oc * p.ic, 1));
+      Buffer center(wide, waves(p.ic, 2)), scale(wide, waves(p.ic, 3)), shift(wide, p.ic);
+      Buffer sum_dz(DType::f64, p.ic), sum_dzx(DType::f64, p.ic);
+      for (int64_t i = 0; i < items; ++i) x.set(i, 2 * u * x[i]);
+      for (int64_t i = 0; i < p.ic; ++i) shift.set(i, center[i] * scale[i]);
+      for (int64_t i = 0; i < p.oc * p.ic; ++i) w.set(i, i % (p.ic + 1) == 0);
+
+      const auto packed = [&](const ConvPlan& plan) {
+        Buffer all(DType::u8, plan.packed_bytes());
+        plan.pack(w.data(), all.data());
+        return all;
+      };
+      const ConvPlan forward{p, ConvPass::forward, &conv_brgemm, way.gemm, way.bf16_terms};
+      const SourceMap map{center.data(), scale.data(), shift.data()};
+      conv_forward(forward, x.data(), packed(forward).data(), y.data(), {.source = map});
+      const ConvPlan dgrad{p, ConvPass::dgrad, &conv_brgemm, way.gemm, way.bf16_terms};
+      conv_dgrad(dgrad, dy.data(), packed(dgrad).data(), dz.data(),
+                 {.x = x.data(),
+                  .center = map.center,
+                  .scale = map.scale,
+                  .shift = map.shift,
+                  .sum_dz = static_cast<double*>(sum_dz.data()),
+                  .sum_dzx = static_cast<double*>(sum_dzx.data())});
+      int64_t wrong = 0, passed = 0;
+      for (int64_t i = 0; i < items; ++i) {
+        wrong += dz[i] != (y[i] > 0);
+        passed += y[i] > 0;
+      }
+      CHECK(wrong == 0);
+      CHECK(passed > items / 10);
+      CHECK(passed < items - items / 10);
+    }
+  }
 }

@@ -117,30 +117,31 @@ void check_stats(const BatchNormKernel& kernel, const Block& block, const Elemen
 }
 
 void check_normalise(const BatchNormKernel& kernel, const Block& block, const Elements& x) {
-  const Elements scale = block.parameters(11), shift = block.parameters(12);
+  const Elements center = block.parameters(10), scale = block.parameters(11),
+                 shift = block.parameters(12);
   const Elements y = block.elements([](int64_t) { return kNaN; });
-  kernel.normalise(block.shape, x.data(), scale.data(), shift.data(), y.data());
+  kernel.normalise(block.shape, x.data(), center.data(), scale.data(), shift.data(), y.data());
   CHECK(block.padding_is_nan(y));
   for (int64_t r = 0; r < block.shape.rows; ++r)
     for (int64_t c = 0; c < block.shape.channels; ++c) {
-      const double product = x.get(block.at(r, c)) * scale.get(c),
+      const double product = (x.get(block.at(r, c)) - center.get(c)) * scale.get(c),
                    expected = product + shift.get(c);
-      const double computed = gamma(kernel, 2) * (std::fabs(product) + std::fabs(shift.get(c)));
+      const double computed = gamma(kernel, 3) * (std::fabs(product) + std::fabs(shift.get(c)));
       const double stored = unit_roundoff(kernel.dtype) * (std::fabs(expected) + computed);
       CHECK_LE(std::fabs(y.get(block.at(r, c)) - expected), computed + stored);
     }
 }
 
 void check_backward(const BatchNormKernel& kernel, const Block& block, const Elements& x) {
-  const Elements dy = block.elements(uniform(21)), mean = block.parameters(22);
+  const Elements dy = block.elements(uniform(21)), center = block.parameters(22);
   std::vector<double> sum(static_cast<size_t>(block.shape.channels), kNaN), sum_x = sum;
-  kernel.backward_reduce(block.shape, x.data(), dy.data(), mean.data(), sum.data(), sum_x.data());
+  kernel.backward_reduce(block.shape, x.data(), dy.data(), center.data(), sum.data(), sum_x.data());
   const double n = static_cast<double>(block.shape.rows);
   for (int64_t c = 0; c < block.shape.channels; ++c) {
     test::Sum s, sx;
     for (int64_t r = 0; r < block.shape.rows; ++r) {
       const double g = dy.get(block.at(r, c));
-      s.add(g), sx.add(g * (x.get(block.at(r, c)) - mean.get(c)));
+      s.add(g), sx.add(g * (x.get(block.at(r, c)) - center.get(c)));
     }
     const size_t i = static_cast<size_t>(c);
     CHECK_LE(std::fabs(sum[i] - s.value), gamma(kernel, n) * s.magnitude);
@@ -150,16 +151,16 @@ void check_backward(const BatchNormKernel& kernel, const Block& block, const Ele
   const Elements a = block.parameters(31), b = block.parameters(32),
                  constant = block.parameters(33);
   const Elements dx = block.elements([](int64_t) { return kNaN; });
-  kernel.backward_apply(block.shape, x.data(), dy.data(), a.data(), b.data(), constant.data(),
-                        dx.data());
+  kernel.backward_apply(block.shape, x.data(), dy.data(), center.data(), a.data(), b.data(),
+                        constant.data(), dx.data());
   CHECK(block.padding_is_nan(dx));
   for (int64_t r = 0; r < block.shape.rows; ++r)
     for (int64_t c = 0; c < block.shape.channels; ++c) {
       test::Sum expected;
       expected.add(a.get(c) * dy.get(block.at(r, c)));
-      expected.add(b.get(c) * x.get(block.at(r, c)));
+      expected.add(b.get(c) * (x.get(block.at(r, c)) - center.get(c)));
       expected.add(constant.get(c));
-      const double computed = gamma(kernel, 4) * expected.magnitude;
+      const double computed = gamma(kernel, 5) * expected.magnitude;
       const double stored = unit_roundoff(kernel.dtype) * (std::fabs(expected.value) + computed);
       CHECK_LE(std::fabs(dx.get(block.at(r, c)) - expected.value), computed + stored);
     }
@@ -198,7 +199,7 @@ TEST_CASE("batch_norm kernels let NaN through") {
     const Block block(kernel, 19, 18);
     const Elements x = block.elements([](int64_t i) { return i == 5 * 18 + 17 ? kNaN : 1.0; });
     const Elements one = block.parameters(1), y = block.elements([](int64_t) { return 0.0; });
-    kernel.normalise(block.shape, x.data(), one.data(), one.data(), y.data());
+    kernel.normalise(block.shape, x.data(), one.data(), one.data(), one.data(), y.data());
     CHECK(std::isnan(y.get(block.at(5, 17))));
     CHECK_FALSE(std::isnan(y.get(block.at(4, 17))));
     double mean[18], m2[18];
@@ -236,7 +237,8 @@ TEST_CASE("batch_norm passes merge blocks, the same for any number of threads") 
 
       const int64_t rows = size.images * size.pixels;
       const double n = static_cast<double>(rows);
-      batch_norm_normalise(kernel, size, x.data(), scale.data(), mean.data(), y.data());
+      batch_norm_normalise(kernel, size, x.data(), mean.data(), scale.data(), mean.data(),
+                           y.data());
       for (int64_t c = 0; c < size.channels; ++c) {
         const size_t i = static_cast<size_t>(c);
         check_moments(kernel, rows, moments(rows, [&](int64_t r) { return x.get(at(c, r)); }),
@@ -246,8 +248,9 @@ TEST_CASE("batch_norm passes merge blocks, the same for any number of threads") 
         for (int64_t r = 0; r < rows; ++r) {
           const double g = dy.get(at(c, r)), value = x.get(at(c, r));
           s.add(g), sx.add(g * (value - mean.get(c)));
-          const double product = value * scale.get(c), expected = product + mean.get(c);
-          const double bound = gamma(kernel, 2) * (std::fabs(product) + std::fabs(mean.get(c)));
+          const double product = (value - mean.get(c)) * scale.get(c),
+                       expected = product + mean.get(c);
+          const double bound = gamma(kernel, 3) * (std::fabs(product) + std::fabs(mean.get(c)));
           const double off = std::fabs(y.get(at(c, r)) - expected);
           worst = std::max(
               worst, off - bound - unit_roundoff(kernel.dtype) * (std::fabs(expected) + bound));
@@ -258,18 +261,18 @@ TEST_CASE("batch_norm passes merge blocks, the same for any number of threads") 
                  gamma(kernel, n + 2) * sx.magnitude);
       }
 
-      // dx = mean·dy + scale·x + mean, in the places and with the coefficients of y above.
+      // dx = mean·dy + scale·(x - mean) + mean, in the places and with the coefficients of y above.
       Elements dx(kernel.dtype, count);
-      batch_norm_backward_apply(kernel, size, x.data(), dy.data(), mean.data(), scale.data(),
-                                mean.data(), dx.data());
+      batch_norm_backward_apply(kernel, size, x.data(), dy.data(), mean.data(), mean.data(),
+                                scale.data(), mean.data(), dx.data());
       double worst = 0;
       for (int64_t c = 0; c < size.channels; ++c)
         for (int64_t r = 0; r < rows; ++r) {
           test::Sum sum;
           sum.add(mean.get(c) * dy.get(at(c, r)));
-          sum.add(scale.get(c) * x.get(at(c, r)));
+          sum.add(scale.get(c) * (x.get(at(c, r)) - mean.get(c)));
           sum.add(mean.get(c));
-          const double bound = gamma(kernel, 4) * sum.magnitude;
+          const double bound = gamma(kernel, 5) * sum.magnitude;
           const double stored = unit_roundoff(kernel.dtype) * (std::fabs(sum.value) + bound);
           worst = std::max(worst, std::fabs(dx.get(at(c, r)) - sum.value) - bound - stored);
         }

@@ -90,7 +90,8 @@ struct Problem {
   BatchNormBlock block;
   Elements branch_v, shortcut_v, dout;
   mutable std::vector<MaskWord> mask;  // forward's
-  std::vector<Elements> parameters;  // scale, shift, mean, a, b, c of the branch, then the shortcut
+  std::vector<Elements>
+      parameters;  // center, scale, shift, a, b, c of the branch, then the shortcut
 };
 
 bool same(DType dtype, const Elements& a, const Elements& b) {
@@ -104,12 +105,14 @@ void check_forward(const JoinKernel& kernel, const Problem& p, const Elements& o
   bool right = true;
   p.each([&](int64_t i, int64_t c) {
     Sum sum;
-    sum.add(p.branch_v.get(i) * p.get(0, 0, c)), sum.add(p.get(0, 1, c));
+    const auto add = [&](size_t side, double v) {
+      sum.add((v - p.get(side, 0, c)) * p.get(side, 1, c)), sum.add(p.get(side, 2, c));
+    };
+    add(0, p.branch_v.get(i));
     if (p.shortcut == Shortcut::identity) sum.add(p.shortcut_v.get(i));
-    if (p.shortcut == Shortcut::projection)
-      sum.add(p.shortcut_v.get(i) * p.get(1, 0, c)), sum.add(p.get(1, 1, c));
+    if (p.shortcut == Shortcut::projection) add(1, p.shortcut_v.get(i));
     const double got = out.get(i);
-    right &= p.close(got, sum, 4) || (got == 0 && sum.value <= p.gamma(4) * sum.magnitude);
+    right &= p.close(got, sum, 5) || (got == 0 && sum.value <= p.gamma(5) * sum.magnitude);
     right &= got >= 0;
     right &= p.passes(i, c) == (got != 0);
   });
@@ -137,8 +140,8 @@ void check_sums(const Problem& p, const Elements& out, const Triple& got, double
       const int64_t i = r * p.block.stride + c;
       const double dz = out.get(i) > 0 ? p.dout.get(i) : 0;
       sum[0].add(dz);
-      sum[1].add(dz * (p.branch_v.get(i) - p.get(0, 2, c)));
-      sum[2].add(dz * (p.shortcut_v.get(i) - p.get(1, 2, c)));
+      sum[1].add(dz * (p.branch_v.get(i) - p.get(0, 0, c)));
+      sum[2].add(dz * (p.shortcut_v.get(i) - p.get(1, 0, c)));
     }
     for (size_t k = 0; k < (p.shortcut == Shortcut::projection ? 3 : 2); ++k)
       CHECK_LE(std::fabs(got[k][static_cast<size_t>(c)] - sum[k].value),
@@ -164,14 +167,15 @@ void check_apply(const JoinKernel& kernel, const Problem& p, const Elements& out
     const double dz = out.get(i) > 0 ? p.dout.get(i) : 0;
     const auto gradient = [&](size_t side, double v) {
       Sum sum;
-      sum.add(p.get(side, 3, c) * dz), sum.add(p.get(side, 4, c) * v), sum.add(p.get(side, 5, c));
+      sum.add(p.get(side, 3, c) * dz);
+      sum.add(p.get(side, 4, c) * (v - p.get(side, 0, c))), sum.add(p.get(side, 5, c));
       return sum;
     };
-    right &= p.close(dv.get(i), gradient(0, p.branch_v.get(i)), 4);
+    right &= p.close(dv.get(i), gradient(0, p.branch_v.get(i)), 5);
     if (p.shortcut == Shortcut::none) right &= dw.get(i) == p.dout.get(i);
     if (p.shortcut == Shortcut::identity) right &= dw.get(i) == dz;
     if (p.shortcut == Shortcut::projection)
-      right &= p.close(dw.get(i), gradient(1, p.shortcut_v.get(i)), 4);
+      right &= p.close(dw.get(i), gradient(1, p.shortcut_v.get(i)), 5);
   });
   CHECK(right);
 }

@@ -117,6 +117,118 @@ TEST_CASE("batch_norm of a large mean keeps its digits") {
   }
 }
 
+TEST_CASE("batch_norm of a constant is the bias, wherever it lies") {
+  for (DType dtype : {DType::f32, DType::bf16, DType::f64})
+    for (MemoryFormat format : kFormats)
+      for (const Shape& shape : {Shape{3, 5, 9, 7}, Shape{2, 70, 33, 35}, Shape{64, 19, 1, 1}})
+        for (double value : {1e6, -1234567.875, 3e-3, 1e15}) {
+          CAPTURE(to_string(dtype));
+          CAPTURE(value);
+          const Tensor x = empty(shape, dtype, format);
+          raw::fill_(x, value);
+          const double held = raw::to_vector<double>(x)[0];
+          const DType parameter = dtype == DType::f64 ? DType::f64 : DType::f32;
+          const Shape channels{shape[1]};
+          const Tensor weight = random(channels, 1, parameter),
+                       bias = random(channels, 2, parameter);
+          const Tensor expected =
+              raw::to(raw::expand(raw::reshape(bias, {1, shape[1], 1, 1}), shape), dtype);
+          for (bool training : {true, false}) {
+            const Tensor mean = full(channels, held, parameter), var = zeros(channels, parameter);
+            const Tensor y = batch_norm(x, mean, var, weight, bias, training);
+            CHECK(max_abs_difference(y, expected) == 0);
+          }
+        }
+}
+
+namespace {
+
+/// What batch_norm of n values a channel may be off where their mean is `mean`: the kernels' pivot is off by
+/// gamma(n+1)·|mean|, the mean by the error of the distances from it, the variance by that of their squares.
+struct FarBound {
+  static constexpr double u = 0x1p-24;
+  FarBound(double n, double mean, double deviation)
+      : pivot((n + 2) * u * mean),
+        center((n + 3) * u * (deviation + pivot)),
+        variance((2 * n + 9) * u * (1 + pivot * pivot / (deviation * deviation))) {}
+  double pivot, center, variance;  // the last relative
+};
+
+/// f32 values within 1 of `mean`.
+Tensor values_near(double mean, const Shape& shape, MemoryFormat format) {
+  return random(shape, 1, DType::f32, format, mean - 1, mean + 1);
+}
+struct Far {
+  double mean;
+  Shape shape;
+};
+const std::vector<Far> kFar{{1e6, {2, 6, 2, 2}}, {1e6, {8, 37, 1, 1}}, {-1e5, {2, 19, 8, 8}}};
+
+}  // namespace
+
+TEST_CASE("batch_norm in f32 is as exact far from zero as near it") {
+  for (const Far& far : kFar)
+    for (MemoryFormat format : kFormats)
+      for (bool training : {true, false}) {
+        CAPTURE(far.mean);
+        CAPTURE(training);
+        const Shape channels{far.shape[1]};
+        const Tensor x = values_near(far.mean, far.shape, format);
+        const Tensor weight = random(channels, 2, DType::f32),
+                     bias = random(channels, 3, DType::f32);
+        Direct direct(x);
+        const double least = std::ranges::min(direct.var);
+        const Tensor mean = raw::to(from_vector(direct.mean, channels), DType::f32);
+        const Tensor var = raw::to(from_vector(direct.var, channels), DType::f32);
+        if (!training)
+          direct.mean = raw::to_vector<double>(mean), direct.var = raw::to_vector<double>(var);
+        const Tensor expected = direct.normalised(far.shape, weight, bias, 0);
+        const Tensor y =
+            batch_norm(x, raw::clone(mean), raw::clone(var), weight, bias, training, 0.1, 0);
+        // |x - mean| is at most 2, weight and bias 1. Each of scale, shift, (x - center)·scale and y is rounded;
+        // the running statistics are exact.
+        const double invstd = 1 / std::sqrt(least);
+        const FarBound off(direct.count, std::abs(far.mean), std::sqrt(least));
+        const double statistics = training ? invstd * off.center + 2 * invstd * off.variance : 0;
+        CHECK_LE(max_abs_difference(y, expected), 4 * FarBound::u * (2 * invstd + 1) + statistics);
+      }
+}
+
+TEST_CASE("gradients of batch_norm in f32 are as exact far from zero as near it") {
+  for (const Far& far : kFar)
+    for (MemoryFormat format : kFormats)
+      for (bool training : {true, false}) {
+        CAPTURE(far.mean);
+        CAPTURE(training);
+        const Shape channels{far.shape[1]};
+        const Tensor x = values_near(far.mean, far.shape, format);
+        const Direct direct(x);
+        const double least = std::ranges::min(direct.var), n = direct.count;
+        const Tensor mean = raw::to(from_vector(direct.mean, channels), DType::f32);
+        const Tensor var = raw::to(from_vector(direct.var, channels), DType::f32);
+        const Tensor w = random(channels, 3, DType::f32), b = random(channels, 4, DType::f32);
+        const Tensor dy = random(far.shape, 5, DType::f32, format, -0.5, 1);  // Σdy is not near 0
+        const auto gradients = [&](DType to) {
+          Tensor xx = raw::clone(raw::to(x, to)), ww = raw::clone(raw::to(w, to));
+          Tensor bb = raw::clone(raw::to(b, to));
+          xx.requires_grad_(), ww.requires_grad_(), bb.requires_grad_();
+          batch_norm(xx, raw::clone(raw::to(mean, to)), raw::clone(raw::to(var, to)), ww, bb,
+                     training, 0.1, 0)
+              .backward(raw::to(dy, to));
+          return Tensors{xx.grad(), ww.grad(), bb.grad()};
+        };
+        const Tensors got = gradients(DType::f32), expected = gradients(DType::f64);
+        // As near zero: a few roundings of dx, sums of n products. And what the statistics are off: invstd, to
+        // the third power in dx, and the mean in units of the deviation.
+        const FarBound off(n, std::abs(far.mean), std::sqrt(least));
+        const double statistics =
+            training ? 4 * off.variance + 4 * off.center / std::sqrt(least) : 0;
+        CHECK_LE(relative_difference(got[0], expected[0]), 16 * FarBound::u + statistics);
+        CHECK_LE(relative_difference(got[1], expected[1]), (n + 16) * FarBound::u + statistics);
+        CHECK_LE(relative_difference(got[2], expected[2]), n * FarBound::u);
+      }
+}
+
 TEST_CASE("gradients of batch_norm") {
   const Tensor mean = random({3}, 7),
                var = random({3}, 8, DType::f64, MemoryFormat::contiguous, 0.5, 2);

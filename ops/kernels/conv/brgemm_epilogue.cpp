@@ -26,9 +26,9 @@ EpilogueFusion epilogue_of(const DgradFusion& f) {
   return {.kind = f.x          ? Kind::gradient
                   : f.residual ? Kind::activate
                                : Kind::store,
+          .center = f.center,
           .scale = f.scale,
           .shift = f.shift,
-          .mean = f.mean,
           .residual = f.residual,
           .x = f.x,
           .first = f.sum_dz,
@@ -139,7 +139,7 @@ void TileOutput<T>::finish(GemmTile& tile, int64_t channel, int64_t offset, T* s
       .jump = jump,
       .scale = array(fusion_.scale, channel),
       .shift = array(fusion_.shift, channel),
-      .center = fusion_.kind == Kind::moments ? sums.pivot : array(fusion_.mean, channel),
+      .center = fusion_.kind == Kind::moments ? sums.pivot : array(fusion_.center, channel),
       .residual = gather(fusion_.residual, offset, m, n, scratch + items),
       .x = gather(fusion_.x, offset, m, n, scratch + 2 * items),
       .relu = fusion_.relu,

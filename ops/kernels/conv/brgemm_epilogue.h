@@ -16,8 +16,8 @@ namespace quern::kernels {
 struct EpilogueFusion {
   using Kind = TileFinish::Kind;
   Kind kind = Kind::store;
-  const void *scale = nullptr, *shift = nullptr, *mean = nullptr;  // [channels]
-  const void *residual = nullptr, *x = nullptr;                    // like the output
+  const void *center = nullptr, *scale = nullptr, *shift = nullptr;  // [channels]
+  const void *residual = nullptr, *x = nullptr;                      // like the output
   bool relu = false;
   double *first = nullptr, *second = nullptr;  // [channels]: mean and m2, or sum_dz and sum_dzx
 };

@@ -45,10 +45,10 @@ void each_pixel(const ImageStrides& s, int64_t n, int64_t channels, int64_t h, i
 template <class T>
 std::vector<T> mapped(const ConvProblem& p, const T* x, const SourceMap& map) {
   using Acc = Accumulator<T>;
-  const Array<Acc> scale(map.scale), shift(map.shift);
+  const Array<Acc> center(map.center), scale(map.scale), shift(map.shift);
   std::vector<T> z(static_cast<size_t>(p.n * Shape(p).x.n));
   each_pixel(Shape(p).x, p.n, p.ic, p.ih, p.iw, [&](int64_t c, int64_t i) {
-    const Acc v = static_cast<Acc>(x[i]) * scale.at(c, 1) + shift.at(c, 0);
+    const Acc v = (static_cast<Acc>(x[i]) - center.at(c, 0)) * scale.at(c, 1) + shift.at(c, 0);
     z[static_cast<size_t>(i)] = static_cast<T>(v <= 0 ? 0 : v);
   });
   return z;
@@ -85,7 +85,7 @@ void finish(const ConvProblem& p, const Accumulator<T>* sums, const ForwardFusio
 template <class T>
 void finish(const ConvProblem& p, const Accumulator<T>* sums, const DgradFusion& fusion, T* dx) {
   using Acc = Accumulator<T>;
-  const Array<Acc> scale(fusion.scale), shift(fusion.shift), mean(fusion.mean);
+  const Array<Acc> center(fusion.center), scale(fusion.scale), shift(fusion.shift);
   const Array<T> x(fusion.x), residual(fusion.residual);
   if (x.data) {
     std::fill_n(fusion.sum_dz, p.ic, 0.0);
@@ -94,10 +94,10 @@ void finish(const ConvProblem& p, const Accumulator<T>* sums, const DgradFusion&
   each_pixel(Shape(p).x, p.n, p.ic, p.ih, p.iw, [&](int64_t c, int64_t i) {
     Acc dz = sums[i] + residual.at(i, 0);
     if (x.data) {
-      const Acc v = x.at(i, 0);
-      if (v * scale.at(c, 1) + shift.at(c, 0) <= 0) dz = 0;
+      const Acc distance = x.at(i, 0) - center.at(c, 0);
+      if (distance * scale.at(c, 1) + shift.at(c, 0) <= 0) dz = 0;
       fusion.sum_dz[c] += static_cast<double>(dz);
-      fusion.sum_dzx[c] += static_cast<double>(dz) * static_cast<double>(v - mean.at(c, 0));
+      fusion.sum_dzx[c] += static_cast<double>(dz) * static_cast<double>(distance);
     }
     dx[i] = static_cast<T>(dz);
   });

@@ -12,28 +12,30 @@ namespace quern::kernels {
 using Transpose = void(const void* src, int64_t src_stride, void* dst, int64_t dst_stride,
                        int64_t rows, int64_t cols);
 
-/// A matrix [rows][cols] of f32 or bf16, its rows src_stride items apart, which may be less than cols and 0,
-/// to be cut into panels of `width` columns that have room for `pitch`, a multiple of 16; what they hold beyond columns of the matrix is
-/// undefined afterwards. With scale and shift, f32 [cols], items are mapped as by MapCopy. Where f32 is
+/// A matrix [rows][cols] of f32 or bf16, its rows src_stride items apart, which may be less than cols and 0, to
+/// be cut into panels of `width` columns that have room for `pitch`, a multiple of 16; what they hold beyond
+/// columns of the matrix is undefined afterwards. With center, scale and shift, f32 [cols], items are mapped as
+/// by MapCopy. Where f32 is
 /// rounded to bf16, panels are cut for each term, those of term t t·term_stride items behind dst.
 struct PanelCopy {
   const void* src;
   int64_t src_stride, rows, cols;
   void* dst;
   int64_t panel_stride, width, pitch;
-  const void *scale = nullptr, *shift = nullptr;
+  const void *center = nullptr, *scale = nullptr, *shift = nullptr;
   int terms = 1;
   int64_t term_stride = 0;
 };
 
 /// What a batch norm and relu do to a matrix [rows][cols] whose columns, or rows, are channels:
-/// max(0, scale·v + shift), fused and rounded once. dst may be src. scale and shift are f32, f64 for f64.
+/// max(0, (v - center)·scale + shift), rounded after the difference and, fused, after the rest. dst may be
+/// src. What is kept a channel is f32, f64 for f64.
 struct MapCopy {
   const void* src;
   int64_t src_stride;
   void* dst;
   int64_t dst_stride, rows, cols;
-  const void *scale, *shift;  // [cols], or [rows]
+  const void *center, *scale, *shift;  // [cols], or [rows]
   bool rows_are_channels;
 };
 

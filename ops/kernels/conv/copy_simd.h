@@ -125,11 +125,13 @@ void interleave16(const void* a, const void* b, int64_t n, void* dst) {
                     static_cast<uint16_t*>(dst));
 }
 
-/// A NaN stays one: max() gives its second operand, or NaN for either.
+/// What maps a vector of channels, or of one.
 template <class V>
-V mapped(V v, V scale, V shift) {
-  return xsimd::max(V(0), fused(v, scale, shift));
-}
+struct VectorMap {
+  V center, scale, shift;
+  /// A NaN stays one: max() gives its second operand, or NaN for either.
+  V operator()(V v) const { return xsimd::max(V(0), normalised(v, center, scale, shift)); }
+};
 
 /// The first n items from p.
 template <class V, class T>
@@ -148,31 +150,30 @@ class ColumnMap {
  public:
   explicit ColumnMap(const PanelCopy& copy)
       : end_(copy.cols),
-        scale_(static_cast<const float*>(copy.scale)),
-        shift_(static_cast<const float*>(copy.shift)) {
-    for (int64_t i = end_ < lanes ? lanes - end_ : 0; i < lanes; ++i) {
-      last_scale_[i] = scale_[end_ - lanes + i];
-      last_shift_[i] = shift_[end_ - lanes + i];
-    }
+        arrays_{static_cast<const float*>(copy.center), static_cast<const float*>(copy.scale),
+                static_cast<const float*>(copy.shift)} {
+    for (int k = 0; k < 3; ++k)
+      for (int64_t i = end_ < lanes ? lanes - end_ : 0; i < lanes; ++i)
+        last_[k][i] = arrays_[k][end_ - lanes + i];
   }
   struct Vector {
-    Vec<float, Arch> scale, shift;
-    Vec<float, Arch> operator()(Vec<float, Arch> v) const { return mapped(v, scale, shift); }
-    Halves<Arch> operator()(Halves<Arch> v) const {
-      return to_bf16<Arch>(mapped(widened<Arch>(v), scale, shift));
-    }
+    VectorMap<Vec<float, Arch>> map;
+    Vec<float, Arch> operator()(Vec<float, Arch> v) const { return map(v); }
+    Halves<Arch> operator()(Halves<Arch> v) const { return to_bf16<Arch>(map(widened<Arch>(v))); }
   };
   /// What maps the vector from a column on.
   Vector from(int64_t column) const {
     const int64_t beyond = column + lanes - end_;
-    return beyond > 0 ? Vector{load<Arch>(last_scale_ + beyond), load<Arch>(last_shift_ + beyond)}
-                      : Vector{load<Arch>(scale_ + column), load<Arch>(shift_ + column)};
+    const auto array = [&](int k) {
+      return load<Arch>(beyond > 0 ? last_[k] + beyond : arrays_[k] + column);
+    };
+    return {{array(0), array(1), array(2)}};
   }
 
  private:
   int64_t end_;
-  const float *scale_, *shift_;
-  float last_scale_[2 * lanes] = {}, last_shift_[2 * lanes] = {};  // of the last columns, then 0
+  const float* arrays_[3];         // center, scale and shift
+  float last_[3][2 * lanes] = {};  // of the last columns, then 0
 };
 struct NoMap {
   template <class V>
@@ -307,47 +308,49 @@ struct Terms {
   }
 };
 
-/// Columns are channels: a cache line of bf16 at a time, so that scale and shift stay in registers.
+/// The map of the channels from i on, as load() takes what is kept a channel.
+template <class T, class Arch, class Load>
+VectorMap<Vec<T, Arch>> map_from(const MapCopy& copy, int64_t i, Load load) {
+  const auto array = [&](const void* p) { return load(static_cast<const Wide<T>*>(p) + i); };
+  return {array(copy.center), array(copy.scale), array(copy.shift)};
+}
+
+/// Columns are channels: a cache line of bf16 at a time, so that what maps them stays in registers.
 template <class T, class To, class Arch, class Put>
 void map_columns(const MapCopy& copy, Put put) {
-  using V = Vec<T, Arch>;
   constexpr int64_t lanes = kLanes<T, Arch>;
-  const auto* scale = static_cast<const Wide<T>*>(copy.scale);
-  const auto* shift = static_cast<const Wide<T>*>(copy.shift);
   const auto each_row = [&](int64_t j, auto body) {
     const T* src = static_cast<const T*>(copy.src) + j;
     To* dst = static_cast<To*>(copy.dst) + j;
     for (int64_t i = 0; i < copy.rows; ++i, src += copy.src_stride, dst += copy.dst_stride)
       body(src, dst);
   };
+  constexpr AllLanes<Arch> all;
+  const auto whole = [](const Wide<T>* p) { return load<Arch>(p); };
   int64_t j = 0;
   for (; j + 2 * lanes <= copy.cols; j += 2 * lanes) {
-    const V s = load<Arch>(scale + j), s_next = load<Arch>(scale + j + lanes);
-    const V t = load<Arch>(shift + j), t_next = load<Arch>(shift + j + lanes);
+    const auto map = map_from<T, Arch>(copy, j, whole),
+               next = map_from<T, Arch>(copy, j + lanes, whole);
     each_row(j, [&](const T* src, To* dst) {
-      put(dst, mapped(load<Arch>(src), s, t), AllLanes<Arch>{});
-      put(dst + lanes, mapped(load<Arch>(src + lanes), s_next, t_next), AllLanes<Arch>{});
+      put(dst, map(load<Arch>(src)), all);
+      put(dst + lanes, next(load<Arch>(src + lanes)), all);
     });
   }
   each_vector<T, Arch>(copy.cols - j, [&](int64_t k, int, auto part) {
-    const V s = part.load(scale + j + k), t = part.load(shift + j + k);
-    each_row(j + k, [&](const T* src, To* dst) { put(dst, mapped(part.load(src), s, t), part); });
+    const auto map = map_from<T, Arch>(copy, j + k, [&](const Wide<T>* p) { return part.load(p); });
+    each_row(j + k, [&](const T* src, To* dst) { put(dst, map(part.load(src)), part); });
   });
 }
 
 template <class T, class To, class Arch, class Put>
 void map(const MapCopy& copy, Put put) {
-  using V = Vec<T, Arch>;
   if (!copy.rows_are_channels) return map_columns<T, To, Arch>(copy, put);
-  const auto* scale = static_cast<const Wide<T>*>(copy.scale);
-  const auto* shift = static_cast<const Wide<T>*>(copy.shift);
   for (int64_t i = 0; i < copy.rows; ++i) {
     const T* src = static_cast<const T*>(copy.src) + i * copy.src_stride;
     To* dst = static_cast<To*>(copy.dst) + i * copy.dst_stride;
-    const V s(scale[i]), t(shift[i]);
-    each_vector<T, Arch>(copy.cols, [&](int64_t j, int, auto part) {
-      put(dst + j, mapped(part.load(src + j), s, t), part);
-    });
+    const auto map = map_from<T, Arch>(copy, i, [](const Wide<T>* p) { return Vec<T, Arch>(*p); });
+    each_vector<T, Arch>(
+        copy.cols, [&](int64_t j, int, auto part) { put(dst + j, map(part.load(src + j)), part); });
   }
 }
 

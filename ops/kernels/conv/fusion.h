@@ -5,11 +5,11 @@
 
 namespace quern::kernels {
 
-/// How each channel of x is read: v ↦ scale·v + shift, then at least 0: the batch norm and relu
-/// before the convolution, never stored. Zero padding stays zero. Rounded to x's dtype, as the
+/// How each channel of x is read: v ↦ (v - center)·scale + shift, then at least 0: the batch norm and
+/// relu before the convolution, never stored. Zero padding stays zero. Rounded to x's dtype, as the
 /// composition is.
 struct SourceMap {
-  const void *scale = nullptr, *shift = nullptr;  // [ic], both or none
+  const void *center = nullptr, *scale = nullptr, *shift = nullptr;  // [ic], all or none
 };
 
 /// Forward: y = relu(sum + shift + residual), and the moments of the sums.
@@ -24,13 +24,13 @@ struct ForwardFusion {
 };
 
 /// dgrad: dx = sum + residual, or what is left of it where the relu after a batch norm of x passed it on:
-///     dz = (scale·x + shift > 0) · (sum + residual)
-/// and its sums Σdz and Σdz·(x - mean) over images and pixels, which the batch norm's gradient is made of.
+///     dz = ((x - center)·scale + shift > 0) · (sum + residual)
+/// and its sums Σdz and Σdz·(x - center) over images and pixels, which the batch norm's gradient is made of.
 struct DgradFusion {
-  const void* residual = nullptr;                                  // like dx, may be dx itself
-  const void* x = nullptr;                                         // like dx
-  const void *scale = nullptr, *shift = nullptr, *mean = nullptr;  // [ic], with x
-  double *sum_dz = nullptr, *sum_dzx = nullptr;                    // [ic], with x
+  const void* residual = nullptr;                                    // like dx, may be dx itself
+  const void* x = nullptr;                                           // like dx
+  const void *center = nullptr, *scale = nullptr, *shift = nullptr;  // [ic], with x
+  double *sum_dz = nullptr, *sum_dzx = nullptr;                      // [ic], with x
 };
 
 }  // namespace quern::kernels

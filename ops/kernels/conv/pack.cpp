@@ -111,6 +111,7 @@ void copy_row(const SourceCopy& copy, int64_t position_step, const T* src, To* d
               .dst_stride = copy.position_stride,
               .rows = positions,
               .cols = copy.channels,
+              .center = copy.map.center,
               .scale = copy.map.scale,
               .shift = copy.map.shift,
               .rows_are_channels = rows_are_channels};
@@ -225,6 +226,7 @@ void round_matrix(const float* src, int64_t row_stride, int64_t col_stride, bflo
                  .dst_stride = dst_stride,
                  .rows = rows,
                  .cols = cols,
+                 .center = nullptr,
                  .scale = nullptr,
                  .shift = nullptr,
                  .rows_are_channels = false},

@@ -55,7 +55,8 @@ struct SourceCopy {
 template <class Acc>
 SourceMap from_channel(const SourceMap& map, int64_t channel) {
   if (!map.scale) return map;
-  return {.scale = static_cast<const Acc*>(map.scale) + channel,
+  return {.center = static_cast<const Acc*>(map.center) + channel,
+          .scale = static_cast<const Acc*>(map.scale) + channel,
           .shift = static_cast<const Acc*>(map.shift) + channel};
 }
 void copy_block(const SourceCopy& copy, const Axis& y, const Axis& x, const Block& block,

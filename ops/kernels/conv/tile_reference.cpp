@@ -28,10 +28,10 @@ struct Naive {
       array(f.second)[j] += distance * distance;
     }
     if (f.kind == gradient) {
-      const S x = at(f.x, i, j);
-      if (array(f.scale)[j] * x + array(f.shift)[j] <= 0) v = 0;
+      const S distance = at(f.x, i, j) - array(f.center)[j];
+      if (distance * array(f.scale)[j] + array(f.shift)[j] <= 0) v = 0;
       array(f.first)[j] += v;
-      array(f.second)[j] += v * (x - array(f.center)[j]);
+      array(f.second)[j] += v * distance;
     }
     return v;
   }

@@ -65,7 +65,7 @@ struct TileLoops {
         const V x = lanes.load(row_of(f.x, i) + j);
         V dz = lanes.load(sums(i) + j);
         if (f.residual.data) dz += lanes.load(row_of(f.residual, i) + j);
-        dz = xsimd::select(fused(a, x, b) <= V(0), V(0), dz);
+        dz = xsimd::select(normalised(x, center, a, b) <= V(0), V(0), dz);
         first += dz;
         second = fused(dz, x - center, second);
         lanes.store(out(i) + j, dz);

@@ -107,12 +107,12 @@ struct Finish {
     auto xs = walk(f.x);
 #pragma GCC unroll 14
     for (int r = 0; r < kRows; xs.after(r++)) {
-      const __m512 x = Rows::load(xs.at + column);
-      const __mmask16 passed =
-          _mm512_cmp_ps_mask(_mm512_fmadd_ps(scale, x, shift), _mm512_setzero_ps(), _CMP_NLE_UQ);
+      const __m512 distance = _mm512_sub_ps(Rows::load(xs.at + column), center);
+      const __mmask16 passed = _mm512_cmp_ps_mask(_mm512_fmadd_ps(distance, scale, shift),
+                                                  _mm512_setzero_ps(), _CMP_NLE_UQ);
       c[r] = _mm512_maskz_mov_ps(passed, c[r]);
       first[r % 2] = _mm512_add_ps(first[r % 2], c[r]);
-      second[r % 2] = _mm512_fmadd_ps(c[r], _mm512_sub_ps(x, center), second[r % 2]);
+      second[r % 2] = _mm512_fmadd_ps(c[r], distance, second[r % 2]);
     }
     const auto add_to = [&](void* p, const __m512(&sums)[2]) __attribute__((always_inline)) {
       _mm512_storeu_ps(static_cast<float*>(p) + column,

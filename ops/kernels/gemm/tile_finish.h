@@ -18,7 +18,7 @@ struct TileFinish {
     store,     // out = sum
     activate,  // out = sum + shift + residual, at least 0 if relu
     moments,   // out = sum; first += Σ(sum - center), second += Σ(sum - center)² over the rows
-    /// out = dz = sum + residual, or 0 where scale·x + shift <= 0;
+    /// out = dz = sum + residual, or 0 where (x - center)·scale + shift <= 0;
     /// first += Σdz, second += Σdz·(x - center)
     gradient,
   } kind;

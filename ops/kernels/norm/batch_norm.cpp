@@ -30,35 +30,36 @@ void batch_norm_stats(const BatchNormKernel& kernel, const BatchNormSize& size, 
 }
 
 void batch_norm_normalise(const BatchNormKernel& kernel, const BatchNormSize& size, const void* x,
-                          const void* scale, const void* shift, void* y) {
+                          const void* center, const void* scale, const void* shift, void* y) {
   const int64_t bytes = parameter_bytes(kernel.dtype);
   map_blocks(layout(kernel, size), [&](const BatchNormBlock& block, int64_t offset, int64_t c) {
-    kernel.normalise(block, at(x, offset), at(scale, c * bytes), at(shift, c * bytes),
-                     at(y, offset));
+    kernel.normalise(block, at(x, offset), at(center, c * bytes), at(scale, c * bytes),
+                     at(shift, c * bytes), at(y, offset));
   });
 }
 
 void batch_norm_backward_reduce(const BatchNormKernel& kernel, const BatchNormSize& size,
-                                const void* x, const void* dy, const void* mean, double* sum_dy,
+                                const void* x, const void* dy, const void* center, double* sum_dy,
                                 double* sum_dyx) {
   const int64_t bytes = parameter_bytes(kernel.dtype);
   reduce_blocks<2>(
       layout(kernel, size), limits(kernel), {sum_dy, sum_dyx},
       [&](const BatchNormBlock& block, int64_t offset, int64_t c, const Sums<2>& out) {
-        kernel.backward_reduce(block, at(x, offset), at(dy, offset), at(mean, c * bytes), out[0],
+        kernel.backward_reduce(block, at(x, offset), at(dy, offset), at(center, c * bytes), out[0],
                                out[1]);
       },
       AddSums{});
 }
 
 void batch_norm_backward_apply(const BatchNormKernel& kernel, const BatchNormSize& size,
-                               const void* x, const void* dy, const void* a, const void* b,
-                               const void* c, void* dx) {
+                               const void* x, const void* dy, const void* center, const void* a,
+                               const void* b, const void* c, void* dx) {
   const int64_t bytes = parameter_bytes(kernel.dtype);
   map_blocks(
       layout(kernel, size), [&](const BatchNormBlock& block, int64_t offset, int64_t channel) {
-        kernel.backward_apply(block, at(x, offset), at(dy, offset), at(a, channel * bytes),
-                              at(b, channel * bytes), at(c, channel * bytes), at(dx, offset));
+        kernel.backward_apply(block, at(x, offset), at(dy, offset), at(center, channel * bytes),
+                              at(a, channel * bytes), at(b, channel * bytes),
+                              at(c, channel * bytes), at(dx, offset));
       });
 }
 

@@ -13,16 +13,16 @@ struct BatchNormSize {
 /// of Chan, Golub & LeVeque, "Algorithms for computing the sample variance", 1983, in f64.
 void batch_norm_stats(const BatchNormKernel& kernel, const BatchNormSize& size, const void* x,
                       double* mean, double* m2);
-/// y = x·scale + shift
+/// y = (x - center)·scale + shift
 void batch_norm_normalise(const BatchNormKernel& kernel, const BatchNormSize& size, const void* x,
-                          const void* scale, const void* shift, void* y);
-/// sum_dy = Σdy and sum_dyx = Σdy·(x - mean) a channel, merged as the statistics are.
+                          const void* center, const void* scale, const void* shift, void* y);
+/// sum_dy = Σdy and sum_dyx = Σdy·(x - center) a channel, merged as the statistics are.
 void batch_norm_backward_reduce(const BatchNormKernel& kernel, const BatchNormSize& size,
-                                const void* x, const void* dy, const void* mean, double* sum_dy,
+                                const void* x, const void* dy, const void* center, double* sum_dy,
                                 double* sum_dyx);
-/// dx = a·dy + b·x + c
+/// dx = a·dy + b·(x - center) + c
 void batch_norm_backward_apply(const BatchNormKernel& kernel, const BatchNormSize& size,
-                               const void* x, const void* dy, const void* a, const void* b,
-                               const void* c, void* dx);
+                               const void* x, const void* dy, const void* center, const void* a,
+                               const void* b, const void* c, void* dx);
 
 }  // namespace quern::kernels

@@ -3,7 +3,7 @@
 //     nhwc: element (r, c) lies at r·stride + c      nchw: at c·stride + r
 //
 // and everything that is kept a channel as arrays [channels]. Elements are of `dtype`; parameters
-// (scale, shift, mean, a, b, c) of what it is computed in: f32, f64 for f64. What is summed over
+// (center, scale, shift, a, b, c) of what it is computed in: f32, f64 for f64. What is summed over
 // rows leaves as f64, so that the driver may merge any number of blocks. Files compiled with ISA
 // flags include this.
 #pragma once
@@ -25,15 +25,15 @@ struct BatchNormKernel {
   bool nhwc;
   /// mean = Σx / rows and m2 = Σ(x - mean)²
   void (*stats)(const BatchNormBlock&, const void* x, double* mean, double* m2);
-  /// y = x·scale + shift
-  void (*normalise)(const BatchNormBlock&, const void* x, const void* scale, const void* shift,
-                    void* y);
-  /// sum_dy = Σdy and sum_dyx = Σdy·(x - mean)
-  void (*backward_reduce)(const BatchNormBlock&, const void* x, const void* dy, const void* mean,
+  /// y = (x - center)·scale + shift
+  void (*normalise)(const BatchNormBlock&, const void* x, const void* center, const void* scale,
+                    const void* shift, void* y);
+  /// sum_dy = Σdy and sum_dyx = Σdy·(x - center)
+  void (*backward_reduce)(const BatchNormBlock&, const void* x, const void* dy, const void* center,
                           double* sum_dy, double* sum_dyx);
-  /// dx = a·dy + b·x + c
-  void (*backward_apply)(const BatchNormBlock&, const void* x, const void* dy, const void* a,
-                         const void* b, const void* c, void* dx);
+  /// dx = a·dy + b·(x - center) + c
+  void (*backward_apply)(const BatchNormBlock&, const void* x, const void* dy, const void* center,
+                         const void* a, const void* b, const void* c, void* dx);
 };
 
 }  // namespace quern::kernels

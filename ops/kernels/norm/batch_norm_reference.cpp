@@ -26,42 +26,44 @@ struct Reference {
     }
   }
 
-  static void normalise(const BatchNormBlock& block, const void* x_, const void* scale_,
-                        const void* shift_, void* y_) {
+  static void normalise(const BatchNormBlock& block, const void* x_, const void* center_,
+                        const void* scale_, const void* shift_, void* y_) {
     const T* x = static_cast<const T*>(x_);
+    const P* center = static_cast<const P*>(center_);
     const P *scale = static_cast<const P*>(scale_), *shift = static_cast<const P*>(shift_);
     T* y = static_cast<T*>(y_);
     for (int64_t r = 0; r < block.rows; ++r)
       for (int64_t c = 0; c < block.channels; ++c) {
         const int64_t i = at(block, r, c);
-        y[i] = static_cast<T>(x[i] * scale[c] + shift[c]);
+        y[i] = static_cast<T>((x[i] - center[c]) * scale[c] + shift[c]);
       }
   }
 
   static void backward_reduce(const BatchNormBlock& block, const void* x_, const void* dy_,
-                              const void* mean_, double* sum_dy, double* sum_dyx) {
+                              const void* center_, double* sum_dy, double* sum_dyx) {
     const T *x = static_cast<const T*>(x_), *dy = static_cast<const T*>(dy_);
-    const P* mean = static_cast<const P*>(mean_);
+    const P* center = static_cast<const P*>(center_);
     for (int64_t c = 0; c < block.channels; ++c) {
       sum_dy[c] = sum_dyx[c] = 0;
       for (int64_t r = 0; r < block.rows; ++r) {
         const int64_t i = at(block, r, c);
         sum_dy[c] += dy[i];
-        sum_dyx[c] += static_cast<double>(dy[i]) * (static_cast<double>(x[i]) - mean[c]);
+        sum_dyx[c] += static_cast<double>(dy[i]) * (static_cast<double>(x[i]) - center[c]);
       }
     }
   }
 
   static void backward_apply(const BatchNormBlock& block, const void* x_, const void* dy_,
-                             const void* a_, const void* b_, const void* c_, void* dx_) {
+                             const void* center_, const void* a_, const void* b_, const void* c_,
+                             void* dx_) {
     const T *x = static_cast<const T*>(x_), *dy = static_cast<const T*>(dy_);
     const P *a = static_cast<const P*>(a_), *b = static_cast<const P*>(b_);
-    const P* constant = static_cast<const P*>(c_);
+    const P *constant = static_cast<const P*>(c_), *center = static_cast<const P*>(center_);
     T* dx = static_cast<T*>(dx_);
     for (int64_t r = 0; r < block.rows; ++r)
       for (int64_t c = 0; c < block.channels; ++c) {
         const int64_t i = at(block, r, c);
-        dx[i] = static_cast<T>(a[c] * dy[i] + (b[c] * x[i] + constant[c]));
+        dx[i] = static_cast<T>(a[c] * dy[i] + (b[c] * (x[i] - center[c]) + constant[c]));
       }
   }
 

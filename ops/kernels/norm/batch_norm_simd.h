@@ -42,26 +42,28 @@ struct Nhwc {
     });
   }
 
-  static void normalise(const BatchNormBlock& block, const void* x_, const void* scale_,
-                        const void* shift_, void* y_) {
+  static void normalise(const BatchNormBlock& block, const void* x_, const void* center_,
+                        const void* scale_, const void* shift_, void* y_) {
+    const P* center = static_cast<const P*>(center_);
     const P *scale = static_cast<const P*>(scale_), *shift = static_cast<const P*>(shift_);
     for (int64_t r = 0; r < block.rows; ++r) {
       const T* x = static_cast<const T*>(x_) + r * block.stride;
       T* y = static_cast<T*>(y_) + r * block.stride;
       each_vector<T, Arch>(block.channels, [&](int64_t c, int, auto part) {
-        part.store(y + c, fused(part.load(x + c), part.load(scale + c), part.load(shift + c)));
+        part.store(y + c, normalised(part.load(x + c), part.load(center + c), part.load(scale + c),
+                                     part.load(shift + c)));
       });
     }
   }
 
   static void backward_reduce(const BatchNormBlock& block, const void* x_, const void* dy_,
-                              const void* mean_, double* sum_dy, double* sum_dyx) {
+                              const void* center_, double* sum_dy, double* sum_dyx) {
     const T *x = static_cast<const T*>(x_), *dy = static_cast<const T*>(dy_);
-    const P* mean = static_cast<const P*>(mean_);
+    const P* center = static_cast<const P*>(center_);
     each_columns<T, Arch>(block.channels, [&](int64_t c, auto count, auto part) {
       V m[count], s[count], sx[count];
       unroll<count>([&](int v) {
-        m[v] = part.load(mean + c + v * lanes);
+        m[v] = part.load(center + c + v * lanes);
         s[v] = sx[v] = V(0);
       });
       for (int64_t r = 0; r < block.rows; ++r)
@@ -77,16 +79,18 @@ struct Nhwc {
   }
 
   static void backward_apply(const BatchNormBlock& block, const void* x_, const void* dy_,
-                             const void* a_, const void* b_, const void* c_, void* dx_) {
+                             const void* center_, const void* a_, const void* b_, const void* c_,
+                             void* dx_) {
     const P *a = static_cast<const P*>(a_), *b = static_cast<const P*>(b_);
-    const P* constant = static_cast<const P*>(c_);
+    const P *constant = static_cast<const P*>(c_), *center = static_cast<const P*>(center_);
     for (int64_t r = 0; r < block.rows; ++r) {
       const T* x = static_cast<const T*>(x_) + r * block.stride;
       const T* dy = static_cast<const T*>(dy_) + r * block.stride;
       T* dx = static_cast<T*>(dx_) + r * block.stride;
       each_vector<T, Arch>(block.channels, [&](int64_t c, int, auto part) {
         fetch_page_ahead(x + c), fetch_page_ahead(dy + c);
-        const V bx = fused(part.load(b + c), part.load(x + c), part.load(constant + c));
+        const V bx = normalised(part.load(x + c), part.load(center + c), part.load(b + c),
+                                part.load(constant + c));
         part.store(dx + c, fused(part.load(a + c), part.load(dy + c), bx));
       });
     }
@@ -105,30 +109,31 @@ struct Nchw {
                            m2 + c);
   }
 
-  static void normalise(const BatchNormBlock& block, const void* x_, const void* scale_,
-                        const void* shift_, void* y_) {
+  static void normalise(const BatchNormBlock& block, const void* x_, const void* center_,
+                        const void* scale_, const void* shift_, void* y_) {
     for (int64_t c = 0; c < block.channels; ++c) {
       const T* x = static_cast<const T*>(x_) + c * block.stride;
       T* y = static_cast<T*>(y_) + c * block.stride;
+      const V center(static_cast<const P*>(center_)[c]);
       const V scale(static_cast<const P*>(scale_)[c]), shift(static_cast<const P*>(shift_)[c]);
       each_vector<T, Arch>(block.rows, [&](int64_t i, int, auto part) {
-        part.store(y + i, fused(part.load(x + i), scale, shift));
+        part.store(y + i, normalised(part.load(x + i), center, scale, shift));
       });
     }
   }
 
   static void backward_reduce(const BatchNormBlock& block, const void* x_, const void* dy_,
-                              const void* mean_, double* sum_dy, double* sum_dyx) {
+                              const void* center_, double* sum_dy, double* sum_dyx) {
     for (int64_t c = 0; c < block.channels; ++c) {
       const T* x = static_cast<const T*>(x_) + c * block.stride;
       const T* dy = static_cast<const T*>(dy_) + c * block.stride;
-      const V mean(static_cast<const P*>(mean_)[c]);
+      const V center(static_cast<const P*>(center_)[c]);
       V s[4], sx[4];
       unroll<4>([&](int k) { s[k] = sx[k] = V(0); });
       each_vector<T, Arch, 4>(block.rows, [&](int64_t i, int k, auto part) {
         const V g = part.load(dy + i);
         s[k] += g;
-        sx[k] = fused(g, part.load(x + i) - mean, sx[k]);
+        sx[k] = fused(g, part.load(x + i) - center, sx[k]);
       });
       sum_dy[c] = sum_of_four(s);
       sum_dyx[c] = sum_of_four(sx);
@@ -136,15 +141,17 @@ struct Nchw {
   }
 
   static void backward_apply(const BatchNormBlock& block, const void* x_, const void* dy_,
-                             const void* a_, const void* b_, const void* c_, void* dx_) {
+                             const void* center_, const void* a_, const void* b_, const void* c_,
+                             void* dx_) {
     for (int64_t c = 0; c < block.channels; ++c) {
       const T* x = static_cast<const T*>(x_) + c * block.stride;
       const T* dy = static_cast<const T*>(dy_) + c * block.stride;
       T* dx = static_cast<T*>(dx_) + c * block.stride;
       const V a(static_cast<const P*>(a_)[c]), b(static_cast<const P*>(b_)[c]);
-      const V constant(static_cast<const P*>(c_)[c]);
+      const V constant(static_cast<const P*>(c_)[c]), center(static_cast<const P*>(center_)[c]);
       each_vector<T, Arch>(block.rows, [&](int64_t i, int, auto part) {
-        part.store(dx + i, fused(a, part.load(dy + i), fused(b, part.load(x + i), constant)));
+        part.store(dx + i,
+                   fused(a, part.load(dy + i), normalised(part.load(x + i), center, b, constant)));
       });
     }
   }

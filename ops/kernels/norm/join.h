@@ -9,7 +9,7 @@ namespace quern::kernels {
 
 void join_forward(const JoinKernel& kernel, const BatchNormSize& size, const JoinSide& branch,
                   const JoinSide& shortcut, void* out, MaskWord* mask);
-/// sum_shortcut, where shortcut.mean is: Σdz·(shortcut.v - mean); else it may be null.
+/// sum_shortcut, where shortcut.center is: Σdz·(shortcut.v - center); else it may be null.
 void join_reduce(const JoinKernel& kernel, const BatchNormSize& size, const JoinSide& branch,
                  const JoinSide& shortcut, const void* dout, const MaskWord* mask, double* sum_dz,
                  double* sum_branch, double* sum_shortcut);

@@ -13,9 +13,12 @@ struct Reference {
   static P parameter(const void* p, int64_t c, P otherwise) {
     return p ? static_cast<const P*>(p)[c] : otherwise;
   }
+  static P distance(const JoinSide& side, int64_t i, int64_t c) {
+    return element(side.v, i) - parameter(side.center, c, 0);
+  }
   static P normalised(const JoinSide& side, int64_t i, int64_t c) {
     if (!side.v) return 0;
-    return element(side.v, i) * parameter(side.scale, c, 1) + parameter(side.shift, c, 0);
+    return distance(side, i, c) * parameter(side.scale, c, 1) + parameter(side.shift, c, 0);
   }
   static P sum_of(const JoinSide& branch, const JoinSide& shortcut, int64_t i, int64_t c) {
     return normalised(branch, i, c) + normalised(shortcut, i, c);
@@ -29,11 +32,11 @@ struct Reference {
     return *word(mask, block, i, c) >> c % 16 & 1 ? element(dout, i) : 0;
   }
   static double deviation(const JoinSide& side, int64_t i, int64_t c) {
-    return static_cast<double>(element(side.v, i)) - parameter(side.mean, c, 0);
+    return static_cast<double>(element(side.v, i)) - parameter(side.center, c, 0);
   }
   static void differentiate(const JoinSide& side, P dz, int64_t i, int64_t c) {
     if (!side.dv) return;
-    const P bv = side.a ? parameter(side.b, c, 0) * element(side.v, i) : 0;
+    const P bv = side.a ? parameter(side.b, c, 0) * distance(side, i, c) : 0;
     static_cast<T*>(side.dv)[i] =
         static_cast<T>(parameter(side.a, c, 1) * dz + (bv + parameter(side.c, c, 0)));
   }
@@ -58,13 +61,13 @@ struct Reference {
 
   static void reduce(const BatchNormBlock& block, const JoinSide& branch, const JoinSide& shortcut,
                      const void* dout, const MaskWord* mask, double* const* sums) {
-    for (int k = 0; k < (shortcut.mean ? 3 : 2); ++k)
+    for (int k = 0; k < (shortcut.center ? 3 : 2); ++k)
       for (int64_t c = 0; c < block.channels; ++c) sums[k][c] = 0;
     each(block, [&](int64_t i, int64_t c) {
       const double dz = masked(block, dout, mask, i, c);
       sums[0][c] += dz;
       sums[1][c] += dz * deviation(branch, i, c);
-      if (shortcut.mean) sums[2][c] += dz * deviation(shortcut, i, c);
+      if (shortcut.center) sums[2][c] += dz * deviation(shortcut, i, c);
     });
   }
 

@@ -26,16 +26,17 @@ struct Join {
   }
 
   template <class Part>
-  static V normalised(const JoinSide& side, int64_t i, int64_t c, Part part) {
+  static V value_of(const JoinSide& side, int64_t i, int64_t c, Part part) {
     const V v = elements(side.v, i, part);
     if (!side.scale) return v;
-    return fused(v, parameters(side.scale, c, part), parameters(side.shift, c, part));
+    return normalised(v, parameters(side.center, c, part), parameters(side.scale, c, part),
+                      parameters(side.shift, c, part));
   }
   template <class Part>
   static V sum_of(const JoinSide& branch, const JoinSide& shortcut, int64_t i, int64_t c,
                   Part part) {
-    const V v = normalised(branch, i, c, part);
-    return shortcut.v ? v + normalised(shortcut, i, c, part) : v;
+    const V v = value_of(branch, i, c, part);
+    return shortcut.v ? v + value_of(shortcut, i, c, part) : v;
   }
   template <class Word>
   static Word* row_of(Word* mask, const BatchNormBlock& block, int64_t row) {
@@ -56,10 +57,10 @@ struct Join {
     return where_bits<T, Arch>(static_cast<uint16_t>(bits[c / 16] >> bit(c)),
                                elements(dout, i, part));
   }
-  /// sum += dz·(v - mean)
+  /// sum += dz·(v - center)
   template <class Part>
   static void add_deviation(const JoinSide& side, V dz, int64_t i, int64_t c, Part part, P* sum) {
-    const V d = elements(side.v, i, part) - parameters(side.mean, c, part);
+    const V d = elements(side.v, i, part) - parameters(side.center, c, part);
     store<Arch>(sum, fused(dz, d, load<Arch>(sum)));
   }
   template <class Part>
@@ -67,8 +68,8 @@ struct Join {
                             bool streams) {
     if (!side.dv) return;
     if (side.a) {
-      const V bv = fused(parameters(side.b, c, part), elements(side.v, i, part),
-                         parameters(side.c, c, part));
+      const V bv = normalised(elements(side.v, i, part), parameters(side.center, c, part),
+                              parameters(side.b, c, part), parameters(side.c, c, part));
       dz = fused(parameters(side.a, c, part), dz, bv);
     }
     put(static_cast<T*>(side.dv) + i, dz, part, streams);
@@ -103,9 +104,9 @@ struct Join {
         const V dz = masked(branch, shortcut, dout, row_of(mask, block, r), i, c, part);
         store<Arch>(all[0] + c, load<Arch>(all[0] + c) + dz);
         add_deviation(branch, dz, i, c, part, all[1] + c);
-        if (shortcut.mean) add_deviation(shortcut, dz, i, c, part, all[2] + c);
+        if (shortcut.center) add_deviation(shortcut, dz, i, c, part, all[2] + c);
       });
-    for (int k = 0; k < (shortcut.mean ? 3 : 2); ++k)
+    for (int k = 0; k < (shortcut.center ? 3 : 2); ++k)
       for (int64_t c = 0; c < block.channels; ++c) sums[k][c] = all[k][c];
   }
 
