@@ -5,9 +5,11 @@
 #include <memory>
 #include <new>
 #include <string>
+#include <utility>
 
 #include "faults.h"
 #include "gradcheck_helper.h"
+#include "quern/autograd/grad_mode.h"
 #include "quern/nn/nn.h"
 #include "quern/nn/residual.h"
 #include "quern/ops/activation.h"
@@ -74,6 +76,12 @@ class Training {
     optimizer_->step();
   }
   void let_go() { optimizer_->zero_grad(); }
+  Tensor infer() {
+    net_.eval();
+    const NoGradGuard no_grad;
+    const AutocastGuard autocast(kind_.autocast);
+    return net_(x_);
+  }
 
   /// All that a step changes.
   struct State {
@@ -118,6 +126,11 @@ bool same_statistics(const Training::State& a, const Training::State& b, const s
 }
 constexpr const char* kNorms[] = {"norm", "norm1", "norm2", "side_norm"};
 
+constexpr Kind kKinds[] = {{true, false, false, 1},
+                           {true, true, true, 3},
+                           {false, true, false, 3},
+                           {false, false, true, 1}};
+
 /// What is held once caches, which come and go as they like, are empty.
 struct Held {
   int64_t storages, blocks;
@@ -129,11 +142,12 @@ struct Held {
   bool operator==(const Held&) const = default;
 };
 
-/// Does the step go through with memory that ends at the n-th request?
-bool step_survives(Training& training, int64_t n, bool lasting) {
+/// Runs f where memory ends at the n-th request. Did it go through, with fewer?
+template <class F>
+bool survives(int64_t n, bool lasting, F f) {
   const Fault fault(n, lasting);
   try {
-    training.step();
+    f();
   } catch (const std::bad_alloc&) {
     return false;
   } catch (const Error&) {
@@ -145,10 +159,6 @@ bool step_survives(Training& training, int64_t n, bool lasting) {
 }  // namespace
 
 TEST_CASE("memory ends at any point of a step of training") {
-  constexpr Kind kKinds[] = {{true, false, false, 1},
-                             {true, true, true, 3},
-                             {false, true, false, 3},
-                             {false, false, true, 1}};
   for (const Kind& kind : kKinds) {
     CAPTURE(kind.fuse);
     CAPTURE(kind.adamw);
@@ -166,7 +176,7 @@ TEST_CASE("memory ends at any point of a step of training") {
 
     for (const bool lasting : {false, true}) {
       CAPTURE(lasting);
-      for (int64_t n = 1; !step_survives(training, n, lasting); ++n) {
+      for (int64_t n = 1; !survives(n, lasting, [&] { training.step(); }); ++n) {
         CAPTURE(n);
         {
           const Training::State now = training.state();
@@ -186,6 +196,29 @@ TEST_CASE("memory ends at any point of a step of training") {
         CHECK((Held::now() == held));
       }
       training.restore(before);
+    }
+  }
+}
+
+TEST_CASE("memory ends at any point of inference") {
+  for (const Kind& kind : kKinds) {
+    CAPTURE(kind.fuse);
+    CAPTURE(kind.autocast);
+    const Threads threads(kind.threads);
+    Training training(kind);
+    const Tensor expected = training.infer();
+    for (const bool lasting : {false, true}) {
+      CAPTURE(lasting);
+      for (auto [n, undisturbed] = std::pair(int64_t{1}, false); !undisturbed; ++n) {
+        CAPTURE(n);
+        const Held held = Held::now();
+        undisturbed = survives(n, lasting, [&] { training.infer(); });
+        CHECK(same_bits(training.infer(), expected));  // also with what the caches have kept of it
+        set_pack_cache_limits(0, 0);
+        set_pack_cache_limits(512, int64_t{1} << 30);
+        CHECK(pack_cache_stats().bytes == 0);
+        CHECK((Held::now() == held));
+      }
     }
   }
 }
