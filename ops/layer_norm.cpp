@@ -53,10 +53,10 @@ Tensor layer_norm(const Tensor& x, const Shape& normalized_shape, const Tensor& 
                        : full(normalized_shape, otherwise, parameter);
   };
   const Tensor w = values(weight, 1), b = values(bias, 0);
-  const Tensor mean = empty({size.rows}, parameter), invstd = empty({size.rows}, parameter);
+  const Tensor mean = empty({size.rows}, DType::f64), invstd = empty({size.rows}, parameter);
   const Tensor y = empty(x.shape(), x.dtype());
   kernels::layer_norm_forward(kernel, size, dense.raw(), w.raw(), b.raw(), eps, y.out_raw(),
-                              mean.out_raw(), invstd.out_raw());
+                              mean.out<double>(), invstd.out_raw());
 
   return record(
       kOp, y, {x, weight, bias},
@@ -69,8 +69,8 @@ Tensor layer_norm(const Tensor& x, const Shape& normalized_shape, const Tensor& 
         const Tensor dw = empty(normalized_shape, DType::f64),
                      db = empty(normalized_shape, DType::f64);
         kernels::layer_norm_backward(kernel, size, x.get().raw(), dense.raw(), w.get().raw(),
-                                     mean.raw(), invstd.raw(), dx.out_raw(), dw.out<double>(),
-                                     db.out<double>());
+                                     mean.data<double>(), invstd.raw(), dx.out_raw(),
+                                     dw.out<double>(), db.out<double>());
         return {needs[0] ? dx : Tensor(), needs[1] ? raw::to(dw, parameter) : Tensor(),
                 needs[2] ? raw::to(db, parameter) : Tensor()};
       });

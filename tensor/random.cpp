@@ -223,7 +223,8 @@ Tensor randn(const Shape& shape, DType dtype) {
 
 Tensor randint(int64_t low, int64_t high, const Shape& shape, DType dtype) {
   check(low < high, "randint", "high: expected more than {}, got {}", low, high);
-  const auto [least, most] = held_range(low, high - 1, dtype);
+  const std::pair held = held_range(low, high - 1, dtype);
+  const int64_t least = held.first, most = held.second;
   check(least <= most, "randint", "low, high: expected a range with numbers of {}, got {}, {}",
         dtype, low, high);
   check(is_floating(dtype) || (least == low && most == high - 1), "randint",

@@ -83,6 +83,39 @@ TEST_CASE("gradients of layer_norm in f32 and bf16 follow those in f64") {
   }
 }
 
+TEST_CASE("layer_norm of a constant is the bias, wherever it lies") {
+  for (DType dtype : {DType::f32, DType::f64})
+    for (double value : {1e6, -1234567.875, 3e-3}) {
+      const Tensor x = full({3, 5001}, value, dtype), bias = random({5001}, 1, dtype);
+      CHECK(max_abs_difference(layer_norm(x, {5001}, {}, bias), raw::expand(bias, x.shape())) == 0);
+    }
+}
+
+TEST_CASE("layer_norm in f32 and its gradients are as exact far from zero as near it") {
+  constexpr double mean = 1e6, u = 0x1p-24;
+  constexpr int64_t columns = 16;
+  const Tensor x =
+      random({40, columns}, 1, DType::f32, MemoryFormat::contiguous, mean - 1, mean + 1);
+  const Tensor w = random({columns}, 2, DType::f32), b = random({columns}, 3, DType::f32);
+  const Tensor dy = random(x.shape(), 4, DType::f32, MemoryFormat::contiguous, -0.5, 1);
+  const auto results = [&](DType to) {
+    Tensor xx = raw::clone(raw::to(x, to)), ww = raw::clone(raw::to(w, to));
+    xx.requires_grad_(), ww.requires_grad_();
+    const Tensor y = layer_norm(xx, {columns}, ww, raw::to(b, to));
+    y.backward(raw::to(dy, to));
+    return Tensors{y.detach(), xx.grad(), ww.grad()};
+  };
+  const Tensors got = results(DType::f32), expected = results(DType::f64);
+  // The kernels' pivot is off by (n+8)·u·mean, the mean and the deviation by (n+8)·u of the distances from it:
+  // of these the variances, all over 0.1, are made.
+  const double sums = (columns + 8) * u, pivot = sums * mean;
+  const double statistics = 2 * sums * (1 + pivot * pivot / 0.1);
+  for (size_t i = 0; i < got.size(); ++i) {
+    CAPTURE(i);
+    CHECK_LE(relative_difference(got[i], expected[i]), 60 * u + 2 * statistics);
+  }
+}
+
 TEST_CASE("layer_norm under autocast keeps the dtype of x") {
   const AutocastGuard guard;
   CHECK(layer_norm(random({2, 4}, 1, DType::f32), {4}).dtype() == DType::f32);

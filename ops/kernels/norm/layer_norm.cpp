@@ -25,18 +25,18 @@ void drain(P* sums, double* total, int64_t count) {
 }  // namespace
 
 void layer_norm_forward(const LayerNormKernel& kernel, const LayerNormRows& size, const void* x,
-                        const void* weight, const void* bias, double eps, void* y, void* mean,
+                        const void* weight, const void* bias, double eps, void* y, double* mean,
                         void* invstd) {
   const int64_t row = size.columns * itemsize(kernel.dtype), p = kernel.dtype == DType::f64 ? 8 : 4;
   const int64_t grain = ceil_div(1 << 15, size.columns);  // elements that are worth a thread
   parallel_chunks(size.rows, grain, [&](int64_t begin, int64_t end) {
     kernel.forward({end - begin, size.columns}, at(x, begin * row), weight, bias, eps,
-                   at(y, begin * row), at(mean, begin * p), at(invstd, begin * p));
+                   at(y, begin * row), mean + begin, at(invstd, begin * p));
   });
 }
 
 void layer_norm_backward(const LayerNormKernel& kernel, const LayerNormRows& size, const void* x,
-                         const void* dy, const void* weight, const void* mean, const void* invstd,
+                         const void* dy, const void* weight, const double* mean, const void* invstd,
                          void* dx, double* dweight, double* dbias) {
   constexpr int64_t kGroups = 64;  // of rows: partial results a column, at most
   constexpr int64_t kRows = 64;    // that the kernel may sum in f32
@@ -56,7 +56,7 @@ void layer_norm_backward(const LayerNormKernel& kernel, const LayerNormRows& siz
     const int64_t end = std::min(size.rows, (group + 1) * per_group);
     for (int64_t r = group * per_group; r < end; r += kRows) {
       kernel.backward({std::min(kRows, end - r), columns}, at(x, r * row), at(dy, r * row), weight,
-                      at(mean, r * p), at(invstd, r * p), at(dx, r * row), sum, sum + columns * p);
+                      mean + r, at(invstd, r * p), at(dx, r * row), sum, sum + columns * p);
       if (kernel.dtype == DType::f64) drain(reinterpret_cast<double*>(sum), total, 2 * columns);
       else drain(reinterpret_cast<float*>(sum), total, 2 * columns);
     }

@@ -6,11 +6,11 @@ namespace quern::kernels {
 
 // Formulas and shapes as in the contract of the kernels.
 void layer_norm_forward(const LayerNormKernel& kernel, const LayerNormRows& size, const void* x,
-                        const void* weight, const void* bias, double eps, void* y, void* mean,
+                        const void* weight, const void* bias, double eps, void* y, double* mean,
                         void* invstd);
 /// dweight and dbias are written, in f64: groups of rows are summed in fixed order.
 void layer_norm_backward(const LayerNormKernel& kernel, const LayerNormRows& size, const void* x,
-                         const void* dy, const void* weight, const void* mean, const void* invstd,
+                         const void* dy, const void* weight, const double* mean, const void* invstd,
                          void* dx, double* dweight, double* dbias);
 
 }  // namespace quern::kernels

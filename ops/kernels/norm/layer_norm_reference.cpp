@@ -11,7 +11,7 @@ namespace {
 template <class T, class P>
 struct Reference {
   static void forward(const LayerNormRows& size, const void* x_, const void* weight_,
-                      const void* bias_, double eps, void* y_, void* mean_, void* invstd_) {
+                      const void* bias_, double eps, void* y_, double* mean_, void* invstd_) {
     const P *weight = static_cast<const P*>(weight_), *bias = static_cast<const P*>(bias_);
     const double n = static_cast<double>(size.columns);
     for (int64_t r = 0; r < size.rows; ++r) {
@@ -23,13 +23,13 @@ struct Reference {
       const double invstd = 1 / std::sqrt(squares / n + eps);
       for (int64_t i = 0; i < size.columns; ++i)
         y[i] = static_cast<T>((x[i] - mean) * invstd * weight[i] + bias[i]);
-      static_cast<P*>(mean_)[r] = static_cast<P>(mean);
+      mean_[r] = mean;
       static_cast<P*>(invstd_)[r] = static_cast<P>(invstd);
     }
   }
 
   static void backward(const LayerNormRows& size, const void* x_, const void* dy_,
-                       const void* weight_, const void* mean_, const void* invstd_, void* dx_,
+                       const void* weight_, const double* mean_, const void* invstd_, void* dx_,
                        void* dweight_, void* dbias_) {
     const P* weight = static_cast<const P*>(weight_);
     P *dweight = static_cast<P*>(dweight_), *dbias = static_cast<P*>(dbias_);
@@ -38,8 +38,7 @@ struct Reference {
       const T* x = static_cast<const T*>(x_) + r * size.columns;
       const T* dy = static_cast<const T*>(dy_) + r * size.columns;
       T* dx = static_cast<T*>(dx_) + r * size.columns;
-      const double mean = static_cast<const P*>(mean_)[r],
-                   invstd = static_cast<const P*>(invstd_)[r];
+      const double mean = mean_[r], invstd = static_cast<const P*>(invstd_)[r];
       double g_mean = 0, gh_mean = 0;
       for (int64_t i = 0; i < size.columns; ++i) {
         const double g = static_cast<double>(dy[i]) * weight[i], h = (x[i] - mean) * invstd;

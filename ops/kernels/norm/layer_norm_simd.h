@@ -13,6 +13,16 @@ struct RowNorm {
   using P = Wide<T>;
   static constexpr int64_t kSegment = 4096;
 
+  /// h = (x - mean)·invstd of a row's x: what the mean loses when it is rounded is in shift.
+  struct Map {
+    Map(double mean, P invstd)
+        : center(static_cast<P>(mean)),
+          scale(invstd),
+          shift(static_cast<P>((static_cast<double>(static_cast<P>(mean)) - mean) * invstd)) {}
+    V operator()(V x) const { return normalised(x, center, scale, shift); }
+    V center, scale, shift;
+  };
+
   static int64_t segment(int64_t begin, int64_t columns) {
     return columns - begin < kSegment ? columns - begin : kSegment;
   }
@@ -31,26 +41,27 @@ struct RowNorm {
   }
 
   static void forward(const LayerNormRows& size, const void* x_, const void* weight_,
-                      const void* bias_, double eps, void* y_, void* mean_, void* invstd_) {
+                      const void* bias_, double eps, void* y_, double* mean_, void* invstd_) {
     const P *weight = static_cast<const P*>(weight_), *bias = static_cast<const P*>(bias_);
     for (int64_t r = 0; r < size.rows; ++r) {
       const T* x = static_cast<const T*>(x_) + r * size.columns;
       T* y = static_cast<T*>(y_) + r * size.columns;
       double mean, m2;
       row_moments(x, size.columns, &mean, &m2);
-      const double invstd = 1 / __builtin_sqrt(m2 / static_cast<double>(size.columns) + eps);
-      const V center(static_cast<P>(mean)), scale(static_cast<P>(invstd));
+      const P invstd =
+          static_cast<P>(1 / __builtin_sqrt(m2 / static_cast<double>(size.columns) + eps));
+      const Map map(mean, invstd);
       each_vector<T, Arch>(size.columns, [&](int64_t i, int, auto part) {
-        const V h = (part.load(x + i) - center) * scale;
+        const V h = map(part.load(x + i));
         part.store(y + i, fused(h, part.load(weight + i), part.load(bias + i)));
       });
-      static_cast<P*>(mean_)[r] = static_cast<P>(mean);
-      static_cast<P*>(invstd_)[r] = static_cast<P>(invstd);
+      mean_[r] = mean;
+      static_cast<P*>(invstd_)[r] = invstd;
     }
   }
 
   static void backward(const LayerNormRows& size, const void* x_, const void* dy_,
-                       const void* weight_, const void* mean_, const void* invstd_, void* dx_,
+                       const void* weight_, const double* mean_, const void* invstd_, void* dx_,
                        void* dweight_, void* dbias_) {
     const P* weight = static_cast<const P*>(weight_);
     P *dweight = static_cast<P*>(dweight_), *dbias = static_cast<P*>(dbias_);
@@ -59,14 +70,14 @@ struct RowNorm {
       const T* x = static_cast<const T*>(x_) + r * size.columns;
       const T* dy = static_cast<const T*>(dy_) + r * size.columns;
       T* dx = static_cast<T*>(dx_) + r * size.columns;
-      const V mean(static_cast<const P*>(mean_)[r]), invstd(static_cast<const P*>(invstd_)[r]);
+      const Map map(mean_[r], static_cast<const P*>(invstd_)[r]);
       double g_sum = 0, gh_sum = 0;
       for (int64_t begin = 0; begin < size.columns; begin += kSegment) {
         V g_part[4], gh_part[4];
         unroll<4>([&](int k) { g_part[k] = gh_part[k] = V(0); });
         each_vector<T, Arch, 4>(segment(begin, size.columns), [&](int64_t j, int k, auto part) {
           const int64_t i = begin + j;
-          const V dyi = part.load(dy + i), h = (part.load(x + i) - mean) * invstd;
+          const V dyi = part.load(dy + i), h = map(part.load(x + i));
           const V g = dyi * part.load(weight + i);
           g_part[k] += g;
           gh_part[k] = fused(g, h, gh_part[k]);
@@ -78,8 +89,8 @@ struct RowNorm {
       const V g_mean(static_cast<P>(g_sum / n)), gh_mean(static_cast<P>(gh_sum / n));
       each_vector<T, Arch>(size.columns, [&](int64_t i, int, auto part) {
         const V g = part.load(dy + i) * part.load(weight + i);
-        const V h = (part.load(x + i) - mean) * invstd;
-        part.store(dx + i, invstd * fused_minus(h, gh_mean, g - g_mean));
+        const V h = map(part.load(x + i));
+        part.store(dx + i, map.scale * fused_minus(h, gh_mean, g - g_mean));
       });
     }
   }
