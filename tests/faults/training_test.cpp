@@ -127,8 +127,8 @@ bool same_statistics(const Training::State& a, const Training::State& b, const s
 constexpr const char* kNorms[] = {"norm", "norm1", "norm2", "side_norm"};
 
 constexpr Kind kKinds[] = {{true, false, false, 1},
-                           {true, true, true, 3},
-                           {false, true, false, 3},
+                           {true, true, true, 2},
+                           {false, true, false, 2},
                            {false, false, true, 1}};
 
 /// What is held once caches, which come and go as they like, are empty.
