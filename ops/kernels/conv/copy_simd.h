@@ -315,9 +315,10 @@ VectorMap<Vec<T, Arch>> map_from(const MapCopy& copy, int64_t i, Load load) {
   return {array(copy.center), array(copy.scale), array(copy.shift)};
 }
 
-/// Columns are channels: a cache line of bf16 at a time, so that what maps them stays in registers.
+/// Columns are channels: a cache line of bf16 at a time, so that what maps them stays in registers. (`copy`
+/// by value: else its strides are read anew after each store.)
 template <class T, class To, class Arch, class Put>
-void map_columns(const MapCopy& copy, Put put) {
+void map_columns(const MapCopy copy, Put put) {
   constexpr int64_t lanes = kLanes<T, Arch>;
   const auto each_row = [&](int64_t j, auto body) {
     const T* src = static_cast<const T*>(copy.src) + j;
