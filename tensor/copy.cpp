@@ -223,6 +223,7 @@ bool may_overlap(const Tensor& a, const Tensor& b) {
 
 bool overlap(const Tensor& a, const Tensor& b) {
   if (!may_overlap(a, b)) return false;
+  if (a.is_dense_as(a.format()) && b.is_dense_as(b.format())) return true;
   const auto each_byte = [](const Tensor& t, auto&& f) {
     const Loops loops(t.shape(), t.strides(), t.strides());
     const int64_t size = itemsize(t.dtype());

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "emulated_cpu.h"
 #include "gradcheck_helper.h"
 
 namespace quern::test {
@@ -14,6 +15,15 @@ namespace quern::test {
 struct Layout {
   std::string name;
   std::function<Tensor(const Tensor&)> make;
+};
+
+/// Which of many combinations are tried: all, but on an emulated CPU one in twenty.
+class Sample {
+ public:
+  bool takes_next() { return !kEmulatedCpu || count_++ % 20 == 0; }
+
+ private:
+  int count_ = 0;
 };
 
 /// A storage of `elements` that are all NaN, or 0 if they cannot be.

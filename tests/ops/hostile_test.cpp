@@ -232,7 +232,10 @@ Tensors inputs_as(const std::string& name, DType dtype) {
 TEST_CASE("ops take operands and gradients of any layout") {
   for (const auto& [name, op] : op_cases())
     for (const DType dtype : {DType::f32, DType::bf16, DType::f64}) {
-      const std::string wrong = walk_all(op, inputs_as(name, dtype), dtype);
+      const Tensors values = inputs_as(name, dtype);
+      const std::string wrong = !kEmulatedCpu         ? walk_all(op, values, dtype)
+                                : dtype != DType::f64 ? walk_together(op, values, dtype, false)
+                                                      : "";
       CHECK_MESSAGE(wrong.empty(), name, wrong);
     }
 }
@@ -323,11 +326,13 @@ std::string named(const Places& places) {
 }  // namespace
 
 TEST_CASE("ops take operands of sizes 0 and 1, or refuse them") {
+  Sample sample;
   for (const auto& [name, op] : op_cases()) {
     const Tensors values = inputs_as(name, DType::f32);
     std::string wrong;
     for (const Places& places : groups(values))
       for (const int64_t size : {0, 1}) {
+        if (!sample.takes_next()) continue;
         const std::string how = walk_together(op, cut(values, places, size), DType::f32, false);
         if (!how.empty()) wrong += fmt::format("\n{} cut to {}:{}", named(places), size, how);
       }
@@ -337,11 +342,13 @@ TEST_CASE("ops take operands of sizes 0 and 1, or refuse them") {
 
 // What kernels do in whole tiles and vectors, the operands of the table are too small for.
 TEST_CASE("ops take operands of any layout that are many tiles long") {
+  Sample sample;
   for (const auto& [name, op] : op_cases())
     for (const DType dtype : {DType::f32, DType::bf16}) {
       const Tensors values = inputs_as(name, dtype);
       std::string wrong;
       for (const Places& places : pairs_of(groups(values), values)) {
+        if (!sample.takes_next()) continue;
         const auto large = grown(values, places);
         if (!large ||
             !attempt(op, *large, [](const Tensor& out) { return ones_like(out); }).error.empty())

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "emulated_cpu.h"
 #include "quern/tensor/check.h"
 #include "run_self.h"
 #include "threads.h"
@@ -180,7 +181,8 @@ TEST_CASE("parallel_for: cells round to nearest and trap nothing, whatever the c
 #endif
 
 #ifndef __SANITIZE_THREAD__
-TEST_CASE("parallel_for: a child of fork has threads of its own") {
+TEST_CASE("parallel_for: a child of fork has threads of its own" *
+          doctest::skip(test::kEmulatedCpu)) {
   const Threads guard(3);
   const auto add_up = [] {
     std::atomic<int64_t> sum = 0;
