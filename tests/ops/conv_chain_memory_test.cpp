@@ -204,6 +204,7 @@ TEST_CASE("a long row of conv_chains without shortcut is freed" * doctest::skip(
                                        .bn_weight = {},
                                        .bn_bias = {}}};
   const ConvChain chain{.stages = stages, .shortcut = Shortcut::none};
+  clear_pack_cache();
   const int64_t before = memory_stats().in_use;
   {
     Tensor y = ones({1, 1, 2, 2});
