@@ -133,8 +133,8 @@ const std::map<std::string, OpCase> kCases{
     {"div_number", {[](auto& in) { return 1.5 / in[0]; }}},
     {"pow_tensor", {[](auto& in) { return pow(in[0], in[1]); }}},
     {"mean_all", {[](auto& in) { return mean(in[0]); }}},
-    {"conv_chain", {identity_chain}},
-    {"conv_chain_projection", {projection_chain}},
+    {"conv_chain", {identity_chain, false, 5}},  // two convolutions, two norms and what joins
+    {"conv_chain_projection", {projection_chain, false, 3}},
     {"sum_rows", {[](auto& in) { return sum(in[0], {1}); }}},
 };
 // clang-format on

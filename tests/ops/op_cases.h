@@ -12,6 +12,7 @@ namespace quern::test {
 struct OpCase {
   std::function<Tensor(const Tensors&)> run;
   bool view = false;  ///< may the output be the memory of an input, as PyTorch's is?
+  int ops = 1;        ///< how many it computes one after the other
 };
 
 /// By name: make_goldens.py has a case of the same name each.

@@ -145,13 +145,16 @@ TEST_CASE("with_tasks: tasks begin in their order, also those that tasks give") 
     const Threads guard(threads);
     std::vector<int> order;  // of one thread: the other is in the body until they are through
     std::atomic<int> left = 6;
+    std::atomic<bool> all_given = threads == 1;  // there a task runs when it is given
     with_tasks([&](Tasks& beside) {
       for (int i = 0; i < 3; ++i)
         beside.run([&, i] {
+          while (!all_given) std::this_thread::yield();
           order.push_back(i);
           beside.run([&, i] { order.push_back(10 + i), --left; });
           --left;
         });
+      all_given = true;
       while (left > 0) std::this_thread::yield();
     });
     if (threads == 1) CHECK(order == std::vector{0, 10, 1, 11, 2, 12});
