@@ -180,7 +180,6 @@ TEST_CASE("parallel_for: cells round to nearest and trap nothing, whatever the c
 }
 #endif
 
-#ifndef __SANITIZE_THREAD__
 TEST_CASE("parallel_for: a child of fork has threads of its own" *
           doctest::skip(test::kEmulatedCpu)) {
   const Threads guard(3);
@@ -203,7 +202,6 @@ TEST_CASE("parallel_for: a child of fork has threads of its own" *
     CHECK(add_up() == 4950);
   }
 }
-#endif
 
 TEST_CASE("set_num_threads: at least one") {
   CHECK_THROWS_WITH_AS(set_num_threads(0), "[set_num_threads] threads: expected at least 1, got 0",
