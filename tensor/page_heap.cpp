@@ -8,6 +8,8 @@
 #include <new>
 #include <utility>
 
+#include "quern/tensor/asan.h"
+
 namespace quern {
 namespace {
 
@@ -138,7 +140,10 @@ size_t PageHeap::grow(size_t bytes) {
 }
 
 void PageHeap::empty() {
-  for (const auto& [block, free] : free_) munmap(block, free.bytes);
+  for (const auto& [block, free] : free_) {
+    ASAN_UNPOISON_MEMORY_REGION(block, free.bytes);  // the next to be mapped there is not ours
+    munmap(block, free.bytes);
+  }
   free_.clear();
   fits_.clear();
   last_ = nullptr;

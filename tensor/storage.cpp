@@ -7,18 +7,10 @@
 #include <mutex>
 #include <new>
 
+#include "quern/tensor/asan.h"
 #include "quern/tensor/check.h"
 #include "quern/tensor/fork.h"
 #include "quern/tensor/page_heap.h"
-
-// AddressSanitizer is told of blocks on a free list, which it would take for live ones, and of what
-// rounding adds to a block. Without it these do nothing.
-#if __has_include(<sanitizer/asan_interface.h>)
-#include <sanitizer/asan_interface.h>
-#else
-#define ASAN_POISON_MEMORY_REGION(address, size) ((void)(address), (void)(size))
-#define ASAN_UNPOISON_MEMORY_REGION(address, size) ((void)(address), (void)(size))
-#endif
 
 namespace quern {
 namespace {
@@ -66,15 +58,13 @@ struct Size {
 class FreeList {
  public:
   void push(std::byte* block) {
-    ASAN_UNPOISON_MEMORY_REGION(block, sizeof(Link));
+    ASAN_UNPOISON_MEMORY_REGION(block, sizeof(Link));  // or the leak checker would not follow it
     last_ = ::new (block) Link{last_};
-    ASAN_POISON_MEMORY_REGION(block, sizeof(Link));
   }
   /// The last one freed, the likeliest to be in a cache; null if there is none.
   std::byte* pop() {
     Link* const block = last_;
     if (block == nullptr) return nullptr;
-    ASAN_UNPOISON_MEMORY_REGION(block, sizeof(Link));
     last_ = block->next;
     return reinterpret_cast<std::byte*>(block);
   }
