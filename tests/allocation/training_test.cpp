@@ -1,5 +1,5 @@
-// What training asks of the system once it is warm. A program of its own for it: the threads that other
-// tests start and end leave their stacks between the regions of the page heap, which then cannot grow together.
+// What training asks of the system once it is warm, in a program that has done little else: what other tests
+// leave behind changes how the page heap grows.
 #include <doctest/doctest.h>
 
 #include "quern/nn/loss.h"
