@@ -3,7 +3,7 @@
 #include "quern/ops/kernels/norm/batch_norm.h"
 
 #include "conv_bench.h"
-#include "quern/ops/kernels/norm/batch_norm_registry.h"
+#include "quern/ops/kernels/norm/batch_norm.h"
 
 namespace quern::bench {
 namespace {
@@ -103,7 +103,7 @@ void add_batch_norm(const Options& options, Benchmarks& benchmarks) {
       for (MemoryFormat format : options.formats) {
         const bool nhwc = format == MemoryFormat::channels_last;
         each_wanted(
-            options, batch_norm_kernels(), select_batch_norm_kernel(dtype, nhwc),
+            options, table<BatchNormKernel>(), select_batch_norm_kernel(dtype, nhwc),
             [&](const BatchNormKernel& k) { return k.dtype == dtype && k.nhwc == nhwc; },
             [&](const BatchNormKernel& kernel) {
               for (const ConvProblem& p : read_conv_outputs(options)) {

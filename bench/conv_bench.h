@@ -45,7 +45,7 @@ void each_conv_way(const Options& options, DType dtype, F f) {
   const GemmKernel& best = select_gemm_kernel(dtype);
   const bool all = options.wants("", false);
   each_wanted(
-      options, gemm_kernels(), best, [&](const GemmKernel& gemm) { return gemm.a == dtype; },
+      options, table<GemmKernel>(), best, [&](const GemmKernel& gemm) { return gemm.a == dtype; },
       [&](const GemmKernel& gemm) {
         if (!all) return f(ConvWay{nullptr, &gemm});
         for (const ConvKernel* kernel : conv_kernels())

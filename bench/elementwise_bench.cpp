@@ -2,7 +2,7 @@
 // of the network.
 #include <algorithm>
 
-#include "quern/ops/kernels/elementwise/elementwise_registry.h"
+#include "quern/ops/kernels/elementwise/elementwise.h"
 #include "quern/tensor/parallel.h"
 #include "suite.h"
 
@@ -21,8 +21,8 @@ void run_kernel(const BinaryKernel& kernel, int64_t n, const void* a, const void
   kernel.run(n, a, b, y, Run::dense_dense, kP, kQ);
 }
 
-std::span<const UnaryKernel* const> records(const UnaryKernel&) { return unary_kernels(); }
-std::span<const BinaryKernel* const> records(const BinaryKernel&) { return binary_kernels(); }
+std::span<const UnaryKernel* const> records(const UnaryKernel&) { return table<UnaryKernel>(); }
+std::span<const BinaryKernel* const> records(const BinaryKernel&) { return table<BinaryKernel>(); }
 
 constexpr int operands(const UnaryKernel&) { return 1; }
 constexpr int operands(const BinaryKernel&) { return 2; }
@@ -101,8 +101,8 @@ void add_records(const Options& options, std::span<const Kernel* const> list,
 }  // namespace
 
 void add_elementwise(const Options& options, Benchmarks& benchmarks) {
-  add_records(options, unary_kernels(), benchmarks);
-  add_records(options, binary_kernels(), benchmarks);
+  add_records(options, table<UnaryKernel>(), benchmarks);
+  add_records(options, table<BinaryKernel>(), benchmarks);
 }
 
 }  // namespace quern::bench

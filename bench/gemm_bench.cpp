@@ -113,7 +113,7 @@ void add_gemm(const Options& options, Benchmarks& benchmarks) {
   const auto each_kernel = [&](auto f) {
     for (DType dtype : options.dtypes)
       each_wanted(
-          options, gemm_kernels(), select_gemm_kernel(dtype),
+          options, table<GemmKernel>(), select_gemm_kernel(dtype),
           [&](const GemmKernel& kernel) { return kernel.a == dtype; }, f);
   };
   each_kernel([&](const GemmKernel& kernel) {

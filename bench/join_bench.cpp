@@ -3,7 +3,7 @@
 #include "quern/ops/kernels/norm/join.h"
 
 #include "conv_bench.h"
-#include "quern/ops/kernels/norm/join_registry.h"
+#include "quern/ops/kernels/norm/join.h"
 
 namespace quern::bench {
 namespace {
@@ -123,7 +123,7 @@ void add_join(const Options& options, Benchmarks& benchmarks) {
     for (DType dtype : options.dtypes)
       for (Shortcut shortcut : {Shortcut::none, Shortcut::identity, Shortcut::projection})
         each_wanted(
-            options, join_kernels(), select_join_kernel(dtype),
+            options, table<JoinKernel>(), select_join_kernel(dtype),
             [&](const JoinKernel& k) { return k.dtype == dtype; },
             [&](const JoinKernel& kernel) {
               for (const ConvProblem& p : read_conv_outputs(options)) {

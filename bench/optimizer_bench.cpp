@@ -2,7 +2,7 @@
 #include <array>
 #include <vector>
 
-#include "quern/ops/kernels/optim/update_registry.h"
+#include "quern/ops/kernels/optim/update.h"
 #include "quern/tensor/parallel.h"
 #include "suite.h"
 
@@ -107,9 +107,9 @@ void add_records(const Options& options, std::span<const UpdateKernel<Step>* con
 }  // namespace
 
 void add_optimizer(const Options& options, Benchmarks& benchmarks) {
-  add_records<SgdStep>(options, sgd_kernels(), kSgd, 1, select_sgd_kernel(DType::f64),
+  add_records<SgdStep>(options, table<SgdKernel>(), kSgd, 1, select_sgd_kernel(DType::f64),
                        select_sgd_kernel, benchmarks);
-  add_records<AdamWStep>(options, adamw_kernels(), kAdamW, 2, select_adamw_kernel(DType::f64),
+  add_records<AdamWStep>(options, table<AdamWKernel>(), kAdamW, 2, select_adamw_kernel(DType::f64),
                          select_adamw_kernel, benchmarks);
 }
 

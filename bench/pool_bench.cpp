@@ -2,7 +2,7 @@
 // the end.
 #include "quern/ops/kernels/pool/pool.h"
 
-#include "quern/ops/kernels/pool/pool_registry.h"
+#include "quern/ops/kernels/pool/pool.h"
 #include "suite.h"
 
 namespace quern::bench {
@@ -93,7 +93,7 @@ void add_pool(const Options& options, Benchmarks& benchmarks) {
         const auto fits = [&](const PoolKernel& k) {
           return k.dtype == dtype && k.min_channels <= channels && channels <= k.max_channels;
         };
-        each_wanted(options, pool_kernels(), select_pool_kernel(dtype, channels, taps), fits,
+        each_wanted(options, table<PoolKernel>(), select_pool_kernel(dtype, channels, taps), fits,
                     [&](const PoolKernel& kernel) {
                       const auto elements = static_cast<double>(s.inputs() + s.outputs());
                       const auto indices = static_cast<double>(s.max ? s.outputs() : 0);

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "quern/ops/kernels/reduce/row_registry.h"
+#include "quern/ops/kernels/reduce/row.h"
 #include "quern/tensor/parallel.h"
 #include "suite.h"
 
@@ -28,7 +28,7 @@ int64_t results(RowOp op) {
 }
 
 const RowKernel& f64_reference(RowOp op) {
-  for (const RowKernel* k : row_kernels())
+  for (const RowKernel* k : table<RowKernel>())
     if (k->op == op && k->dtype == DType::f64) return *k;
   fail("bench", "no f64 record of a row function");
 }
@@ -128,7 +128,7 @@ class RowsCase : public Case {
 
 void add_rows(const Options& options, Benchmarks& benchmarks) {
   for (DType dtype : options.dtypes)
-    for (const RowKernel* k : row_kernels()) {
+    for (const RowKernel* k : table<RowKernel>()) {
       if (k->dtype != dtype || !isa_enabled(k->isa) ||
           !options.wants(k->name, k == &select_row("bench", k->op, dtype)))
         continue;

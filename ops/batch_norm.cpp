@@ -3,7 +3,6 @@
 #include "quern/autograd/node.h"
 #include "quern/ops/channel_norm.h"
 #include "quern/ops/kernels/norm/batch_norm.h"
-#include "quern/ops/kernels/norm/batch_norm_registry.h"
 #include "quern/tensor/raw.h"
 #include "quern/tensor/verbose.h"
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "quern/ops/kernels/elementwise/elementwise_registry.h"
+#include "quern/ops/kernels/elementwise/elementwise.h"
 #include "quern/tensor/parallel.h"
 #include "quern/tensor/raw.h"
 #include "quern/tensor/verbose.h"

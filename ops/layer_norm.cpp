@@ -2,7 +2,6 @@
 
 #include "quern/autograd/node.h"
 #include "quern/ops/kernels/norm/layer_norm.h"
-#include "quern/ops/kernels/norm/layer_norm_registry.h"
 #include "quern/tensor/raw.h"
 #include "quern/tensor/verbose.h"
 

@@ -2,7 +2,7 @@
 
 #include "quern/autograd/node.h"
 #include "quern/ops/autocast.h"
-#include "quern/ops/kernels/reduce/row_registry.h"
+#include "quern/ops/kernels/reduce/row.h"
 #include "quern/ops/matrix.h"
 #include "quern/ops/pack_cache.h"
 #include "quern/tensor/raw.h"

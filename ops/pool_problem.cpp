@@ -1,6 +1,6 @@
 #include "quern/ops/pool_problem.h"
 
-#include "quern/ops/kernels/pool/pool_registry.h"
+#include "quern/ops/kernels/pool/pool.h"
 #include "quern/tensor/raw.h"
 
 namespace quern::detail {

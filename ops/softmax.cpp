@@ -2,7 +2,7 @@
 
 #include "quern/autograd/node.h"
 #include "quern/ops/autocast.h"
-#include "quern/ops/kernels/reduce/row_registry.h"
+#include "quern/ops/kernels/reduce/row.h"
 #include "quern/ops/rows.h"
 #include "quern/tensor/raw.h"
 #include "quern/tensor/verbose.h"

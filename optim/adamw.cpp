@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "quern/ops/kernels/optim/update_registry.h"
+#include "quern/ops/kernels/optim/update.h"
 #include "quern/optim/check_options.h"
 #include "quern/optim/update_pass.h"
 

@@ -1,6 +1,6 @@
 #include "quern/optim/sgd.h"
 
-#include "quern/ops/kernels/optim/update_registry.h"
+#include "quern/ops/kernels/optim/update.h"
 #include "quern/optim/check_options.h"
 #include "quern/optim/update_pass.h"
 

@@ -8,13 +8,9 @@
 namespace quern::kernels {
 namespace {
 
-template <class Arch>
-struct Math;
-
-#define QUERN_MATH(Arch, lanes, isa)                                      \
-  template <>                                                             \
-  struct Math<Arch> {                                                     \
-    using F = Vec<float, Arch>;                                           \
+#define QUERN_MATH(lanes, isa)                                            \
+  struct Math {                                                           \
+    using F = Vec<float>;                                                 \
     static F exp(F x) { return Sleef_expf##lanes##_u10##isa(x); }         \
     static F log(F x) { return Sleef_logf##lanes##_u10##isa(x); }         \
     static F tanh(F x) { return Sleef_tanhf##lanes##_u10##isa(x); }       \
@@ -22,13 +18,13 @@ struct Math;
     static F pow(F x, F y) { return Sleef_powf##lanes##_u10##isa(x, y); } \
   };
 #if defined(__AVX512F__)
-QUERN_MATH(xsimd::avx512bw, 16, avx512f)
+QUERN_MATH(16, avx512f)
 #elif defined(__AVX2__)
-QUERN_MATH(xsimd::fma3<xsimd::avx2>, 8, avx2)
+QUERN_MATH(8, avx2)
 #elif defined(__x86_64__)
-QUERN_MATH(xsimd::sse2, 4, sse2)
+QUERN_MATH(4, sse2)
 #else
-QUERN_MATH(xsimd::neon64, 4, advsimd)
+QUERN_MATH(4, advsimd)
 #endif
 #undef QUERN_MATH
 

@@ -1,5 +1,5 @@
-// Vectors over arrays of bf16, f32 and f64, once an instruction set: xsimd, and what it lacks for
-// bf16. bf16 is widened to f32 on load and rounded to nearest even (a NaN stays one) on store.
+// Vectors over arrays of bf16, f32 and f64, as long as the unit's instruction set has them: xsimd, and what it
+// lacks for bf16. bf16 is widened to f32 on load and rounded to nearest even (a NaN stays one) on store.
 // Included by files with ISA flags, so all of it has internal linkage.
 #pragma once
 #include <cstdint>
@@ -7,6 +7,7 @@
 #include <utility>
 #include <xsimd/xsimd.hpp>
 
+#include "quern/ops/kernels/unit.h"
 #include "quern/tensor/bfloat16.h"
 
 namespace quern::kernels {
@@ -16,49 +17,41 @@ namespace {
 template <class T>
 using Wide = std::conditional_t<std::is_same_v<T, bfloat16>, float, T>;
 
-/// A vector of Arch of T's elements, widened.
-template <class T, class Arch>
-using Vec = xsimd::batch<Wide<T>, Arch>;
+/// A vector of T's elements, widened: of the best instruction set that the unit is compiled for.
+template <class T>
+using Vec = xsimd::batch<Wide<T>>;
 
-template <class T, class Arch>
-inline constexpr int64_t kLanes = static_cast<int64_t>(Vec<T, Arch>::size);
+template <class T>
+inline constexpr int64_t kLanes = static_cast<int64_t>(Vec<T>::size);
 
 /// The compiler's vector of `lanes` elements, which is what xsimd's registers are made of.
 template <class E, int64_t lanes>
 struct Native {
   typedef E type __attribute__((vector_size(sizeof(E) * lanes)));
 };
-template <class Arch>
-using Halves = typename Native<uint16_t, kLanes<float, Arch>>::type;
-template <class Arch>
-using Words = typename Native<int32_t, kLanes<float, Arch>>::type;
+using Halves = Native<uint16_t, kLanes<float>>::type;
+using Words = Native<int32_t, kLanes<float>>::type;
 
 // The compiler expands these conversions for any ISA, but GCC 12 in more steps than x86 needs.
 // (maskz: its unmasked intrinsics warn of their own undefined vectors.)
-template <class Arch>
-Words<Arch> widen(Halves<Arch> v) {
-#ifdef __AVX512F__
-  if constexpr (kLanes<float, Arch> == 16)
-    return (Words<Arch>)_mm512_maskz_cvtepu16_epi32(0xffff, (__m256i)v);
+inline Words widen(Halves v) {
+#if defined(__AVX512F__)
+  return (Words)_mm512_maskz_cvtepu16_epi32(0xffff, (__m256i)v);
+#elif defined(__AVX2__)
+  return (Words)_mm256_cvtepu16_epi32((__m128i)v);
+#else
+  return __builtin_convertvector(v, Words);
 #endif
-#ifdef __AVX2__
-  if constexpr (kLanes<float, Arch> == 8) return (Words<Arch>)_mm256_cvtepu16_epi32((__m128i)v);
-#endif
-  return __builtin_convertvector(v, Words<Arch>);
 }
-template <class Arch>
-Halves<Arch> narrow(Words<Arch> v) {
+inline Halves narrow(Words v) {
 #ifdef __AVX512F__
-  if constexpr (kLanes<float, Arch> == 16)
-    return (Halves<Arch>)_mm512_maskz_cvtepi32_epi16(0xffff, (__m512i)v);
+  return (Halves)_mm512_maskz_cvtepi32_epi16(0xffff, (__m512i)v);
+#else
+  return __builtin_convertvector(v, Halves);
 #endif
-  return __builtin_convertvector(v, Halves<Arch>);
 }
 
-template <class Arch>
-Vec<bfloat16, Arch> widened(Halves<Arch> v) {
-  return (typename Vec<bfloat16, Arch>::register_type)(widen<Arch>(v) << 16);
-}
+inline Vec<bfloat16> widened(Halves v) { return (Vec<bfloat16>::register_type)(widen(v) << 16); }
 
 // Rounded once, which xsimd's are not in Neon: those of f32 are refined estimates, and no numbers at infinity.
 template <class F>
@@ -70,21 +63,21 @@ F quotient(F a, F b) {
 template <class F>
 F fused(F a, F b, F c) {
 #ifdef __AVX512F__
-  if constexpr (sizeof(F) == 64 && std::is_same_v<typename F::value_type, float>)
-    return _mm512_fmadd_ps(a.data, b.data, c.data);
-  else if constexpr (sizeof(F) == 64) return _mm512_fmadd_pd(a.data, b.data, c.data);
-#endif
+  if constexpr (std::is_same_v<F, Vec<float>>) return _mm512_fmadd_ps(a.data, b.data, c.data);
+  else return _mm512_fmadd_pd(a.data, b.data, c.data);
+#else
   return xsimd::fma(a, b, c);
+#endif
 }
 /// c - a·b, likewise.
 template <class F>
 F fused_minus(F a, F b, F c) {
 #ifdef __AVX512F__
-  if constexpr (sizeof(F) == 64 && std::is_same_v<typename F::value_type, float>)
-    return _mm512_fnmadd_ps(a.data, b.data, c.data);
-  else if constexpr (sizeof(F) == 64) return _mm512_fnmadd_pd(a.data, b.data, c.data);
-#endif
+  if constexpr (std::is_same_v<F, Vec<float>>) return _mm512_fnmadd_ps(a.data, b.data, c.data);
+  else return _mm512_fnmadd_pd(a.data, b.data, c.data);
+#else
   return xsimd::fnma(a, b, c);
+#endif
 }
 /// (v - center)·scale + shift, what a batch norm makes of v. The sign of it decides what a relu passes on, and
 /// backward what its gradient does: all that ask, finish_avx512.h too, compute it so, to the last bit.
@@ -100,63 +93,46 @@ F square_root(F x) {
   return xsimd::sqrt(x);
 }
 
-template <class Arch>
-Vec<double, Arch> load(const double* p) {
-  return Vec<double, Arch>::load_unaligned(p);
-}
-template <class Arch>
-Vec<float, Arch> load(const float* p) {
-  return Vec<float, Arch>::load_unaligned(p);
-}
-template <class Arch>
-Vec<bfloat16, Arch> load(const bfloat16* p) {
-  Halves<Arch> half;
+inline Vec<double> load(const double* p) { return Vec<double>::load_unaligned(p); }
+inline Vec<float> load(const float* p) { return Vec<float>::load_unaligned(p); }
+inline Vec<bfloat16> load(const bfloat16* p) {
+  Halves half;
   __builtin_memcpy(&half, p, sizeof(half));
-  return widened<Arch>(half);
+  return widened(half);
 }
 
-template <class Arch>
-void store(double* p, Vec<double, Arch> v) {
-  v.store_unaligned(p);
-}
-template <class Arch>
-void store(float* p, Vec<float, Arch> v) {
-  v.store_unaligned(p);
-}
 /// Rounded to nearest even.
-template <class Arch>
-Halves<Arch> to_bf16(Vec<bfloat16, Arch> v) {
-#ifdef __AVX512BF16__
-  if constexpr (kLanes<float, Arch> == 16)
-    return (Halves<Arch>)_mm512_cvtneps_pbh(v.data);  // subnormals become zero
-#endif
-#ifdef __ARM_FEATURE_BF16_VECTOR_ARITHMETIC
-  if constexpr (kLanes<float, Arch> == 4) return (Halves<Arch>)vcvt_bf16_f32(v.data);
-#endif
-  using Bits = typename Native<uint32_t, kLanes<float, Arch>>::type;
+inline Halves to_bf16(Vec<bfloat16> v) {
+#if defined(__AVX512BF16__)
+  return (Halves)_mm512_cvtneps_pbh(v.data);  // subnormals become zero
+#elif defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+  return (Halves)vcvt_bf16_f32(v.data);
+#else
+  using Bits = Native<uint32_t, kLanes<float>>::type;
   const Bits bits = (Bits)v.data, high = bits >> 16;
   const Bits rounded = (bits + 0x7fff + (high & 1)) >> 16, quiet = high | 0x40;
-  const Bits nan = (Bits)((Words<Arch>)(bits & 0x7fffffff) > 0x7f800000);
-  return narrow<Arch>((Words<Arch>)((nan & quiet) | (~nan & rounded)));
+  const Bits nan = (Bits)((Words)(bits & 0x7fffffff) > 0x7f800000);
+  return narrow((Words)((nan & quiet) | (~nan & rounded)));
+#endif
 }
-template <class Arch>
-void store(bfloat16* p, Vec<bfloat16, Arch> v) {
-  const Halves<Arch> half = to_bf16<Arch>(v);
+
+inline void store(double* p, Vec<double> v) { v.store_unaligned(p); }
+inline void store(float* p, Vec<float> v) { v.store_unaligned(p); }
+inline void store(bfloat16* p, Vec<bfloat16> v) {
+  const Halves half = to_bf16(v);
   __builtin_memcpy(static_cast<void*>(p), &half, sizeof(half));
 }
 
 /// Past the caches where there is an instruction for it, p being aligned to what is stored. Other threads
 /// may read it after store_fence().
-template <class Arch, class T>
-void stream(T* p, Vec<T, Arch> v) {
+template <class T>
+void stream(T* p, Vec<T> v) {
 #ifdef __AVX512F__
-  if constexpr (kLanes<float, Arch> == 16) {
-    if constexpr (std::is_same_v<T, bfloat16>)
-      return _mm256_stream_si256(reinterpret_cast<__m256i*>(p), (__m256i)to_bf16<Arch>(v));
-    if constexpr (std::is_same_v<T, float>) return _mm512_stream_ps(p, v.data);
-  }
+  if constexpr (std::is_same_v<T, bfloat16>)
+    return _mm256_stream_si256(reinterpret_cast<__m256i*>(p), (__m256i)to_bf16(v));
+  if constexpr (std::is_same_v<T, float>) return _mm512_stream_ps(p, v.data);
 #endif
-  store<Arch>(p, v);
+  store(p, v);
 }
 inline void store_fence() {
 #ifdef __AVX512F__
@@ -172,17 +148,17 @@ inline void fetch_page_ahead(const void* p) {
 }
 
 // Conditions as bits, that of lane i being bit i: vectors as AVX-512 keeps them.
-template <class T, class Arch>
-using LaneWords = typename Native<std::conditional_t<sizeof(Wide<T>) == 8, int64_t, int32_t>,
-                                  kLanes<T, Arch>>::type;
-template <class T, class Arch>
-LaneWords<T, Arch> bit_of_lane() {
-  LaneWords<T, Arch> bits;
-  for (int i = 0; i < kLanes<T, Arch>; ++i) bits[i] = 1 << i;
+template <class T>
+using LaneWords =
+    typename Native<std::conditional_t<sizeof(Wide<T>) == 8, int64_t, int32_t>, kLanes<T>>::type;
+template <class T>
+LaneWords<T> bit_of_lane() {
+  LaneWords<T> bits;
+  for (int i = 0; i < kLanes<T>; ++i) bits[i] = 1 << i;
   return bits;
 }
-template <class T, class Arch>
-uint16_t to_bits(typename Vec<T, Arch>::batch_bool_type condition) {
+template <class T>
+uint16_t to_bits(typename Vec<T>::batch_bool_type condition) {
 #if defined(__AVX512F__)
   return condition.data;
 #elif defined(__AVX2__)
@@ -190,22 +166,22 @@ uint16_t to_bits(typename Vec<T, Arch>::batch_bool_type condition) {
     return static_cast<uint16_t>(_mm256_movemask_pd(condition.data));
   else return static_cast<uint16_t>(_mm256_movemask_ps(condition.data));
 #else
-  const auto bits = (LaneWords<T, Arch>)condition.data & bit_of_lane<T, Arch>();
+  const auto bits = (LaneWords<T>)condition.data & bit_of_lane<T>();
   uint16_t all = 0;
-  for (int i = 0; i < kLanes<T, Arch>; ++i) all |= static_cast<uint16_t>(bits[i]);
+  for (int i = 0; i < kLanes<T>; ++i) all |= static_cast<uint16_t>(bits[i]);
   return all;
 #endif
 }
 /// v in the lanes whose bits are set, 0 in the others.
-template <class T, class Arch>
-Vec<T, Arch> where_bits(uint16_t bits, Vec<T, Arch> v) {
+template <class T>
+Vec<T> where_bits(uint16_t bits, Vec<T> v) {
 #ifdef __AVX512F__
-  using Condition = typename Vec<T, Arch>::batch_bool_type;
+  using Condition = typename Vec<T>::batch_bool_type;
   using Mask = typename Condition::register_type;
-  return xsimd::select(Condition(static_cast<Mask>(bits)), v, Vec<T, Arch>(0));
+  return xsimd::select(Condition(static_cast<Mask>(bits)), v, Vec<T>(0));
 #else
-  const auto kept = (bit_of_lane<T, Arch>() & bits) != 0;
-  return (typename Vec<T, Arch>::register_type)((LaneWords<T, Arch>)v.data & kept);
+  const auto kept = (bit_of_lane<T>() & bits) != 0;
+  return (typename Vec<T>::register_type)((LaneWords<T>)v.data & kept);
 #endif
 }
 
@@ -219,54 +195,52 @@ inline void widen_one(const bfloat16* p, float* to) {
 }
 
 /// The first n lanes from p, `fill` in the others; reads nothing beyond p[n-1].
-template <class Arch, class T>
-Vec<T, Arch> load_n(const T* p, int64_t n, Vec<T, Arch> fill = Vec<T, Arch>(0)) {
-  alignas(64) Wide<T> padded[kLanes<T, Arch>];
-  store<Arch>(padded, fill);
-  if (n > kLanes<T, Arch>) __builtin_unreachable();
+template <class T>
+Vec<T> load_n(const T* p, int64_t n, Vec<T> fill = Vec<T>(0)) {
+  alignas(64) Wide<T> padded[kLanes<T>];
+  store(padded, fill);
+  if (n > kLanes<T>) __builtin_unreachable();
   for (int64_t i = 0; i < n; ++i) widen_one(p + i, padded + i);
-  return load<Arch>(static_cast<const Wide<T>*>(padded));
+  return load(static_cast<const Wide<T>*>(padded));
 }
 
 /// The first n lanes to p; writes nothing beyond p[n-1].
-template <class Arch, class T>
-void store_n(T* p, Vec<T, Arch> v, int64_t n) {
-  alignas(64) T padded[kLanes<T, Arch>];
-  store<Arch>(padded, v);
+template <class T>
+void store_n(T* p, Vec<T> v, int64_t n) {
+  alignas(64) T padded[kLanes<T>];
+  store(padded, v);
   for (int64_t i = 0; i < n; ++i)
     __builtin_memcpy(static_cast<void*>(p + i), padded + i, sizeof(T));
 }
 
 // All lanes of a vector, or its first n: the body of a loop is written once for both.
-template <class Arch>
 struct AllLanes {
   template <class T>
-  Vec<T, Arch> load(const T* p, Vec<T, Arch> = Vec<T, Arch>(0)) const {
-    return kernels::load<Arch>(p);
+  Vec<T> load(const T* p, Vec<T> = Vec<T>(0)) const {
+    return kernels::load(p);
   }
   template <class T>
-  void store(T* p, Vec<T, Arch> v) const {
-    kernels::store<Arch>(p, v);
+  void store(T* p, Vec<T> v) const {
+    kernels::store(p, v);
   }
   template <class T>
-  void stream(T* p, Vec<T, Arch> v) const {
-    kernels::stream<Arch>(p, v);
+  void stream(T* p, Vec<T> v) const {
+    kernels::stream(p, v);
   }
 };
-template <class Arch>
 struct FirstLanes {
   int64_t n;
   template <class T>
-  Vec<T, Arch> load(const T* p, Vec<T, Arch> fill = Vec<T, Arch>(0)) const {
-    return load_n<Arch>(p, n, fill);
+  Vec<T> load(const T* p, Vec<T> fill = Vec<T>(0)) const {
+    return load_n(p, n, fill);
   }
   template <class T>
-  void store(T* p, Vec<T, Arch> v) const {
-    store_n<Arch>(p, v, n);
+  void store(T* p, Vec<T> v) const {
+    store_n(p, v, n);
   }
   template <class T>
-  void stream(T* p, Vec<T, Arch> v) const {
-    store_n<Arch>(p, v, n);
+  void stream(T* p, Vec<T> v) const {
+    store_n(p, v, n);
   }
 };
 
@@ -279,15 +253,15 @@ inline void unroll(F&& f) {
 
 /// Walks 0..n in vectors of T: body(i, k, lanes) handles element i and those after it in its lanes;
 /// k < unrolled, a constant once inlined, is the accumulator to use.
-template <class T, class Arch, int unrolled = 1, class F>
+template <class T, int unrolled = 1, class F>
 inline void each_vector(int64_t n, F&& body) {
-  constexpr int64_t lanes = kLanes<T, Arch>;
+  constexpr int64_t lanes = kLanes<T>;
   int64_t i = 0;
   for (; i + unrolled * lanes <= n; i += unrolled * lanes)
-    unroll<unrolled>([&](int k) { body(i + k * lanes, k, AllLanes<Arch>{}); });
+    unroll<unrolled>([&](int k) { body(i + k * lanes, k, AllLanes{}); });
   if constexpr (unrolled > 1)
-    for (; i + lanes <= n; i += lanes) body(i, 0, AllLanes<Arch>{});
-  if (i < n) body(i, 0, FirstLanes<Arch>{n - i});
+    for (; i + lanes <= n; i += lanes) body(i, 0, AllLanes{});
+  if (i < n) body(i, 0, FirstLanes{n - i});
 }
 
 }  // namespace

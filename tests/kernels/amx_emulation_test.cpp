@@ -21,7 +21,7 @@ using quern::test::kEmulatedAmx;
 namespace {
 
 const GemmKernel* amx_record() {
-  for (const GemmKernel* kernel : gemm_kernels())
+  for (const GemmKernel* kernel : table<GemmKernel>())
     if (kernel->isa == Isa::amx) return kernel;
   return nullptr;
 }

@@ -290,7 +290,7 @@ inline std::vector<const GemmKernel*> enabled_gemms() {
     return enabled;
   }
   enabled.push_back(&kEmulatedAmx);
-  for (const GemmKernel* gemm : gemm_kernels()) {
+  for (const GemmKernel* gemm : table<GemmKernel>()) {
     if (isa_enabled(gemm->isa)) enabled.push_back(gemm);
     else MESSAGE("skipped ", std::string(gemm->name), ": ", why_disabled(gemm->isa));
   }

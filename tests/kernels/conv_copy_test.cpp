@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "quern/ops/kernels/conv/pack.h"
-#include "quern/tensor/cpu_features.h"
+#include "quern/ops/kernels/table.h"
 #include "quern/tensor/dtype.h"
 
 using namespace quern;
@@ -16,14 +16,10 @@ using namespace quern::kernels;
 
 namespace {
 
-std::vector<const CopyKernel*> enabled() {
-  std::vector<const CopyKernel*> kernels{&conv_copy_portable};
-#ifdef __x86_64__
-  for (const CopyKernel* kernel : {&conv_copy_avx2, &conv_copy_avx512, &conv_copy_avx512_bf16})
-    if (isa_enabled(kernel->isa)) kernels.push_back(kernel);
-#elif defined(__aarch64__)
-  if (isa_enabled(Isa::neon_bf16)) kernels.push_back(&conv_copy_neon_bf16);
-#endif
+std::vector<const CopyKernel*> runnable() {
+  std::vector<const CopyKernel*> kernels;
+  for (const CopyKernel* kernel : table<CopyKernel>())
+    if (cpu_has(kernel->isa)) kernels.push_back(kernel);
   return kernels;
 }
 
@@ -53,7 +49,7 @@ void check_transpose(Transpose* transpose, int64_t gap) {
 }  // namespace
 
 TEST_CASE("Copy kernels transpose") {
-  for (const CopyKernel* kernel : enabled()) {
+  for (const CopyKernel* kernel : runnable()) {
     CAPTURE(std::string(kernel->name));
     for (int64_t gap : {0, 2}) {
       CAPTURE(gap);
@@ -65,7 +61,7 @@ TEST_CASE("Copy kernels transpose") {
 }
 
 TEST_CASE("Copy kernels interleave") {
-  for (const CopyKernel* kernel : enabled()) {
+  for (const CopyKernel* kernel : runnable()) {
     for (int64_t n : {0, 1, 7, 8, 9, 31, 32, 33, 70}) {
       std::vector<uint16_t> a(static_cast<size_t>(n)), b(a), got(2 * a.size() + 1, 9),
           expected(got);
@@ -117,7 +113,7 @@ TEST_CASE("Copy kernels round as bfloat16 does") {
                             std::nanf(""),
                             std::bit_cast<float>(0x7f800001u)};
   for (int i = 0; i < 40; ++i) values.push_back(std::sin(static_cast<float>(i)) * 1000);
-  for (const CopyKernel* kernel : enabled()) {
+  for (const CopyKernel* kernel : runnable()) {
     for (size_t n : {size_t{1}, size_t{15}, values.size()}) {
       std::vector<bfloat16> got(values.size(), bfloat16(5.0f));
       round(*kernel, values.data(), static_cast<int64_t>(n), got.data());
@@ -130,7 +126,7 @@ TEST_CASE("Copy kernels round as bfloat16 does") {
 TEST_CASE("Copy kernels split f32 into two terms of bf16") {
   std::vector<float> values;
   for (int i = 0; i < 70; ++i) values.push_back(std::sin(static_cast<float>(i)) * 1000);
-  for (const CopyKernel* kernel : enabled()) {
+  for (const CopyKernel* kernel : runnable()) {
     for (size_t n : {size_t{1}, size_t{15}, size_t{16}, values.size()}) {
       std::vector<bfloat16> got(2 * values.size(), bfloat16(5.0f));
       round(*kernel, values.data(), static_cast<int64_t>(n), got.data(), 2, std::ssize(values));
@@ -334,7 +330,7 @@ TEST_CASE("Copy kernels cut matrices into panels, and map them") {
     int64_t width, pitch;
   };
   static constexpr Panels kPanels[] = {{14, 16}, {6, 16}, {16, 16}, {32, 32}, {9, 32}, {7, 16}};
-  for (const CopyKernel* kernel : enabled()) {
+  for (const CopyKernel* kernel : runnable()) {
     CAPTURE(std::string(kernel->name));
     for (int64_t rows : {1, 2, 5, 20, 21})
       for (int64_t cols : {1, 7, 8, 13, 14, 16, 31, 32, 33, 64, 77})
@@ -353,7 +349,7 @@ TEST_CASE("Copy kernels cut matrices into panels, and map them") {
 
 TEST_CASE("Copy kernels map channels") {
   each_floating([]<class T>(T) {
-    for (const CopyKernel* kernel : enabled())
+    for (const CopyKernel* kernel : runnable())
       for (int64_t rows : {1, 3})
         for (int64_t cols : {1, 7, 8, 16, 31, 33, 70})
           for (bool rows_are_channels : {false, true})
@@ -366,7 +362,7 @@ TEST_CASE("Mapped, bf16 is rounded once and a NaN stays one") {
   // (v - center)·scale + shift is 1 + 2^-8 + 2^-20, above the tie of 1 and its neighbour; rounded after the product
   // it would be the tie, and go to even.
   const float scale = 1 + 0x1p-20f, shift = 0x1p-8f, one = 1;
-  for (const CopyKernel* kernel : enabled()) {
+  for (const CopyKernel* kernel : runnable()) {
     for (int64_t n : {1, 64}) {
       std::vector<bfloat16> v(static_cast<size_t>(n), bfloat16(one));
       v.back() = bfloat16(std::nanf(""));

@@ -5,7 +5,7 @@
 #include <limits>
 #include <random>
 
-#include "quern/ops/kernels/elementwise/elementwise_registry.h"
+#include "quern/ops/kernels/elementwise/elementwise.h"
 
 using namespace quern;
 using namespace quern::kernels;
@@ -123,7 +123,7 @@ const Kernel& f64_reference(const List& list, const Kernel& kernel) {
 std::vector<double> reference(const UnaryKernel& kernel, const std::vector<double>& x) {
   const Parameters k = parameters(kernel.op);
   std::vector<double> y(x.size());
-  f64_reference(unary_kernels(), kernel)
+  f64_reference(table<UnaryKernel>(), kernel)
       .run(static_cast<int64_t>(x.size()), x.data(), y.data(), k.p, k.q);
   return y;
 }
@@ -133,7 +133,7 @@ std::vector<double> reference(const BinaryKernel& kernel, const std::vector<doub
   const Parameters k = parameters(kernel.op);
   const size_t n = std::max(a.size(), b.size());
   std::vector<double> y(n);
-  f64_reference(binary_kernels(), kernel)
+  f64_reference(table<BinaryKernel>(), kernel)
       .run(static_cast<int64_t>(n), a.data(), b.data(), y.data(), mode, k.p, k.q);
   return y;
 }
@@ -143,7 +143,7 @@ bool has_vectors(DType dtype) { return dtype == DType::f32 || dtype == DType::bf
 }  // namespace
 
 TEST_CASE("unary kernels are within their bounds, whatever the length of a run") {
-  each_runnable(unary_kernels(), [](const UnaryKernel& kernel) {
+  each_runnable(table<UnaryKernel>(), [](const UnaryKernel& kernel) {
     if (!has_vectors(kernel.dtype)) return;
     CAPTURE(std::string(kernel.name));
     const Parameters k = parameters(kernel.op);
@@ -166,7 +166,7 @@ TEST_CASE("unary kernels are within their bounds, whatever the length of a run")
 }
 
 TEST_CASE("binary kernels are within their bounds, whatever the length and the scalar operand") {
-  each_runnable(binary_kernels(), [](const BinaryKernel& kernel) {
+  each_runnable(table<BinaryKernel>(), [](const BinaryKernel& kernel) {
     if (!has_vectors(kernel.dtype)) return;
     CAPTURE(std::string(kernel.name));
     const Parameters k = parameters(kernel.op);
@@ -201,7 +201,7 @@ TEST_CASE("binary kernels are within their bounds, whatever the length and the s
 }
 
 TEST_CASE("an element's bits do not depend on its place in the run") {
-  each_runnable(unary_kernels(), [](const UnaryKernel& kernel) {
+  each_runnable(table<UnaryKernel>(), [](const UnaryKernel& kernel) {
     if (!has_vectors(kernel.dtype)) return;
     CAPTURE(std::string(kernel.name));
     const Parameters k = parameters(kernel.op);
@@ -213,7 +213,7 @@ TEST_CASE("an element's bits do not depend on its place in the run") {
       REQUIRE_EQ(alone[0], out[i]);
     }
   });
-  each_runnable(binary_kernels(), [](const BinaryKernel& kernel) {
+  each_runnable(table<BinaryKernel>(), [](const BinaryKernel& kernel) {
     if (!has_vectors(kernel.dtype)) return;
     CAPTURE(std::string(kernel.name));
     const Parameters k = parameters(kernel.op);
@@ -233,7 +233,7 @@ TEST_CASE("special values") {
   const std::vector<double> special{0.0,  -0.0,  1,        -1,   0.5,   -0.5, 2,
                                     3,    -3,    80,       -80,  100,   -100, 1e-30,
                                     1e30, -1e30, 0x1p-126, kInf, -kInf, kNaN};
-  each_runnable(unary_kernels(), [&](const UnaryKernel& kernel) {
+  each_runnable(table<UnaryKernel>(), [&](const UnaryKernel& kernel) {
     if (!has_vectors(kernel.dtype)) return;
     CAPTURE(std::string(kernel.name));
     const Parameters k = parameters(kernel.op);
@@ -250,7 +250,7 @@ TEST_CASE("special values") {
   });
   // Gradients are finite where the function is used: kinks and zeros.
   const std::vector<double> finite{0.0, -0.0, 1, -1, 0.5, -0.5, 0.75, 2, -3};
-  each_runnable(binary_kernels(), [&](const BinaryKernel& kernel) {
+  each_runnable(table<BinaryKernel>(), [&](const BinaryKernel& kernel) {
     if (!has_vectors(kernel.dtype)) return;
     CAPTURE(std::string(kernel.name));
     const Parameters k = parameters(kernel.op);

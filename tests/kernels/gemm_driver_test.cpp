@@ -163,7 +163,7 @@ class Case {
 
 template <class F>
 void for_each_kernel(F&& f) {
-  for (const GemmKernel* kernel : gemm_kernels())
+  for (const GemmKernel* kernel : table<GemmKernel>())
     if (isa_enabled(kernel->isa)) f(*kernel);
   if (!test::kEmulatedCpu) f(test::kEmulatedAmx);
 }

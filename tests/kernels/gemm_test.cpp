@@ -14,7 +14,7 @@ using namespace quern::kernels;
 using quern::test::Elements;
 
 TEST_CASE("gemm kernels keep to their contract") {
-  for (const GemmKernel* kernel : gemm_kernels()) {
+  for (const GemmKernel* kernel : table<GemmKernel>()) {
     if (!isa_enabled(kernel->isa)) {
       MESSAGE("skipped: " << std::string(kernel->name) << ", " << why_disabled(kernel->isa));
       continue;
@@ -24,7 +24,7 @@ TEST_CASE("gemm kernels keep to their contract") {
 }
 
 TEST_CASE("a gemm kernel's name says what its record says") {
-  for (const GemmKernel* kernel : gemm_kernels()) {
+  for (const GemmKernel* kernel : table<GemmKernel>()) {
     std::string_view isa = to_string(kernel->isa);
     if (std::string_view(kernel->name).ends_with("_reference")) isa = "reference";
     const std::string pairs = kernel->kr == 1 ? "" : fmt::format("k{}", kernel->kr);
@@ -82,7 +82,7 @@ TEST_CASE("gemm dispatch takes the best kernel under the cap") {
 }
 
 TEST_CASE("pack_b lays out panels as the contract draws them") {
-  for (const GemmKernel* kernel : gemm_kernels()) {
+  for (const GemmKernel* kernel : table<GemmKernel>()) {
     const int64_t nr = kernel->nr, kr = kernel->kr;
     for (int64_t k : {1, 2, 17, 64}) {
       for (int64_t n : {int64_t{1}, nr - 1, nr, nr + 1, 2 * nr + 3}) {

@@ -9,7 +9,6 @@
 #include "kernels/gemm_oracle.h"
 #include "kernels/records.h"
 #include "quern/ops/kernels/norm/batch_norm.h"
-#include "quern/ops/kernels/norm/batch_norm_registry.h"
 #include "quern/tensor/cpu_features.h"
 #include "quern/tensor/parallel.h"
 #include "tensor/threads.h"
@@ -169,7 +168,7 @@ void check_backward(const BatchNormKernel& kernel, const Block& block, const Ele
 }  // namespace
 
 TEST_CASE("batch_norm kernels on blocks around the sizes of vectors") {
-  test::each_runnable(batch_norm_kernels(), [](const BatchNormKernel& kernel) {
+  test::each_runnable(table<BatchNormKernel>(), [](const BatchNormKernel& kernel) {
     for (int64_t rows : {1, 2, 5, 31, 64, 71})
       for (int64_t channels : {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 33, 64, 67, 81}) {
         CAPTURE(rows);
@@ -185,7 +184,7 @@ TEST_CASE("batch_norm kernels on blocks around the sizes of vectors") {
 
 TEST_CASE("batch_norm statistics of a large mean keep the variance") {
   // In f32 E[x²] - E[x]² of these would lose all digits: u·1e8 is 6, and the variance 1/3.
-  test::each_runnable(batch_norm_kernels(), [](const BatchNormKernel& kernel) {
+  test::each_runnable(table<BatchNormKernel>(), [](const BatchNormKernel& kernel) {
     if (kernel.dtype == DType::bf16) return;  // which cannot hold such numbers
     for (int64_t channels : {3, 16, 70}) {
       const Block block(kernel, 97, channels);
@@ -195,7 +194,7 @@ TEST_CASE("batch_norm statistics of a large mean keep the variance") {
 }
 
 TEST_CASE("batch_norm kernels let NaN through") {
-  test::each_runnable(batch_norm_kernels(), [](const BatchNormKernel& kernel) {
+  test::each_runnable(table<BatchNormKernel>(), [](const BatchNormKernel& kernel) {
     const Block block(kernel, 19, 18);
     const Elements x = block.elements([](int64_t i) { return i == 5 * 18 + 17 ? kNaN : 1.0; });
     const Elements one = block.parameters(1), y = block.elements([](int64_t) { return 0.0; });
@@ -211,7 +210,7 @@ TEST_CASE("batch_norm kernels let NaN through") {
 
 TEST_CASE("batch_norm passes merge blocks, the same for any number of threads") {
   const test::Threads kept;
-  test::each_runnable(batch_norm_kernels(), [](const BatchNormKernel& kernel) {
+  test::each_runnable(table<BatchNormKernel>(), [](const BatchNormKernel& kernel) {
     for (const BatchNormSize size :
          {BatchNormSize{3, 1153, 5}, {2, 20000, 2}, {5, 49, 300}, {300, 1, 7}}) {
       const int64_t count = size.images * size.pixels * size.channels;

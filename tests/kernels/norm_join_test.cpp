@@ -10,7 +10,6 @@
 #include "kernels/gemm_oracle.h"
 #include "kernels/records.h"
 #include "quern/ops/kernels/norm/join.h"
-#include "quern/ops/kernels/norm/join_registry.h"
 #include "quern/tensor/cpu_features.h"
 #include "quern/tensor/parallel.h"
 #include "tensor/threads.h"
@@ -182,7 +181,7 @@ void check_apply(const JoinKernel& kernel, const Problem& p, const Elements& out
 
 template <class F>
 void each_way(F f) {
-  test::each_runnable(join_kernels(), [&](const JoinKernel& kernel) {
+  test::each_runnable(table<JoinKernel>(), [&](const JoinKernel& kernel) {
     for (Shortcut shortcut : {Shortcut::none, Shortcut::identity, Shortcut::projection}) {
       CAPTURE(shortcut);
       f(kernel, shortcut);

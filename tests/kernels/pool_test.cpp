@@ -8,7 +8,6 @@
 #include "kernels/gemm_oracle.h"
 #include "kernels/records.h"
 #include "quern/ops/kernels/pool/pool.h"
-#include "quern/ops/kernels/pool/pool_registry.h"
 #include "quern/tensor/cpu_features.h"
 #include "quern/tensor/parallel.h"
 #include "tensor/threads.h"
@@ -154,7 +153,7 @@ PoolWindows make(int64_t in, const PoolStep& step, const Windows& windows) {
 }  // namespace
 
 TEST_CASE("pool kernels on channels around the sizes of vectors") {
-  test::each_runnable(pool_kernels(), [](const PoolKernel& kernel) {
+  test::each_runnable(table<PoolKernel>(), [](const PoolKernel& kernel) {
     for (int64_t channels : {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 33, 67, 96})
       for (const Windows& windows : {kWindows[0], kWindows[3]}) {
         if (channels > kernel.max_channels) continue;
@@ -167,7 +166,7 @@ TEST_CASE("pool kernels on channels around the sizes of vectors") {
 }
 
 TEST_CASE("pool kernels on windows of all kinds") {
-  test::each_runnable(pool_kernels(), [](const PoolKernel& kernel) {
+  test::each_runnable(table<PoolKernel>(), [](const PoolKernel& kernel) {
     for (const Windows& windows : kWindows)
       for (int64_t h : {5, 8, 13}) {
         CAPTURE(h);
@@ -188,7 +187,7 @@ TEST_CASE("pool kernels on windows of all kinds") {
 }
 
 TEST_CASE("pool kernels on long rows") {
-  test::each_runnable(pool_kernels(), [](const PoolKernel& kernel) {
+  test::each_runnable(table<PoolKernel>(), [](const PoolKernel& kernel) {
     for (const Windows& windows : {kWindows[0], kWindows[3], kWindows[5]}) {
       Case one(kernel, 1, kernel.min_channels, make(4, windows.h, windows),
                make(1100, windows.w, windows));
@@ -199,7 +198,7 @@ TEST_CASE("pool kernels on long rows") {
 }
 
 TEST_CASE("max_pool counts more than 256 taps") {
-  test::each_runnable(pool_kernels(), [](const PoolKernel& kernel) {
+  test::each_runnable(table<PoolKernel>(), [](const PoolKernel& kernel) {
     const Windows windows{{17, 5, 8, 1}, {18, 3, 9, 1}};
     Case one(kernel, 1, std::min<int64_t>(19, kernel.max_channels), make(23, windows.h, windows),
              make(21, windows.w, windows));
@@ -209,7 +208,7 @@ TEST_CASE("max_pool counts more than 256 taps") {
 }
 
 TEST_CASE("a window between dilated taps is empty: -inf, and no gradient") {
-  test::each_runnable(pool_kernels(), [](const PoolKernel& kernel) {
+  test::each_runnable(table<PoolKernel>(), [](const PoolKernel& kernel) {
     const Windows windows{{2, 1, 1, 10}, {1, 1, 0, 1}};  // taps at -1 and 9 of 0..8
     Case one(kernel, 1, std::min<int64_t>(3, kernel.max_channels), make(9, windows.h, windows),
              make(2, windows.w, windows));
@@ -221,7 +220,7 @@ TEST_CASE("a window between dilated taps is empty: -inf, and no gradient") {
 
 TEST_CASE("pool kernels give the same bits for any number of threads") {
   const test::Threads kept;
-  test::each_runnable(pool_kernels(), [](const PoolKernel& kernel) {
+  test::each_runnable(table<PoolKernel>(), [](const PoolKernel& kernel) {
     const auto run = [&](int n) {
       set_num_threads(n);
       const Windows& windows = kWindows[0];

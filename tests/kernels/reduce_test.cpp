@@ -4,7 +4,7 @@
 #include <limits>
 #include <random>
 
-#include "quern/ops/kernels/reduce/row_registry.h"
+#include "quern/ops/kernels/reduce/row.h"
 
 using namespace quern;
 using namespace quern::kernels;
@@ -109,7 +109,7 @@ int64_t results(RowOp op, int64_t n) {
 }
 
 const RowKernel& f64_reference(RowOp op) {
-  for (const RowKernel* kernel : row_kernels())
+  for (const RowKernel* kernel : table<RowKernel>())
     if (kernel->op == op && kernel->dtype == DType::f64) return *kernel;
   throw Error("no f64 record");
 }
@@ -117,7 +117,7 @@ const RowKernel& f64_reference(RowOp op) {
 }  // namespace
 
 TEST_CASE("row kernels are within their bounds") {
-  each_runnable(row_kernels(), [](const RowKernel& kernel) {
+  each_runnable(table<RowKernel>(), [](const RowKernel& kernel) {
     CAPTURE(std::string(kernel.name));
     for (const int64_t n : lengths()) {
       CAPTURE(n);
@@ -145,7 +145,7 @@ TEST_CASE("row kernels are within their bounds") {
 }
 
 TEST_CASE("max takes the first of equals and the first NaN") {
-  each_runnable(row_kernels(), [](const RowKernel& kernel) {
+  each_runnable(table<RowKernel>(), [](const RowKernel& kernel) {
     if (kernel.op != RowOp::max) return;
     CAPTURE(std::string(kernel.name));
     const auto run = [&](const std::vector<double>& values) {
@@ -173,7 +173,7 @@ TEST_CASE("max takes the first of equals and the first NaN") {
 }
 
 TEST_CASE("softmax and log_sum_exp do not overflow, and pass NaN on") {
-  each_runnable(row_kernels(), [](const RowKernel& kernel) {
+  each_runnable(table<RowKernel>(), [](const RowKernel& kernel) {
     CAPTURE(std::string(kernel.name));
     const int64_t n = 19;
     Buffer huge(kernel.dtype, std::vector<double>(n, 30000)), y(kernel.dtype, n);
@@ -197,7 +197,7 @@ TEST_CASE("softmax and log_sum_exp do not overflow, and pass NaN on") {
 }
 
 TEST_CASE("cross_entropy_backward without weights or target") {
-  each_runnable(row_kernels(), [](const RowKernel& kernel) {
+  each_runnable(table<RowKernel>(), [](const RowKernel& kernel) {
     if (kernel.op != RowOp::cross_entropy_backward) return;
     CAPTURE(std::string(kernel.name));
     const int64_t n = 21;

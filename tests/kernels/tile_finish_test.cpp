@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "conv_cases.h"
-#include "quern/ops/kernels/conv/tile_registry.h"
+#include "quern/ops/kernels/conv/brgemm_epilogue.h"
 #include "quern/tensor/dtype.h"
 #include "records.h"
 
@@ -21,9 +21,7 @@ using Kind = TileFinish::Kind;
 namespace {
 
 const TileKernel& reference(DType dtype) {
-  for (const TileKernel& kernel : conv_tile_reference)
-    if (kernel.dtype == dtype) return kernel;
-  throw Error("no reference");
+  return named(table<TileKernel>(), fmt::format("conv_tile_{}_reference", dtype));
 }
 
 struct Finishing {
@@ -168,7 +166,7 @@ void check_jumps(const GemmKernel& gemm, const Finishing* f, bool accumulate) {
 }  // namespace
 
 TEST_CASE("Tile kernels finish sums as the reference does") {
-  each_runnable(tile_kernels(), [](const TileKernel& kernel) {
+  each_runnable(table<TileKernel>(), [](const TileKernel& kernel) {
     for (const Finishing& f : kFinishings) {
       for (int64_t m : {1, 2, 13}) {
         for (int64_t n : {1, 7, 16, 32, 45}) {
@@ -188,7 +186,7 @@ TEST_CASE("Tile kernels finish sums as the reference does") {
 
 TEST_CASE("Micro-kernels finish their sums as the reference does") {
   int finishing = 0;
-  each_runnable(gemm_kernels(), [&](const GemmKernel& gemm) {
+  each_runnable(table<GemmKernel>(), [&](const GemmKernel& gemm) {
     if (!gemm.finishes) return;
     ++finishing;
     check_finishing(gemm, gemm.a);
@@ -198,7 +196,7 @@ TEST_CASE("Micro-kernels finish their sums as the reference does") {
 }
 
 TEST_CASE("Micro-kernels that finish take tiles whose halves lie apart") {
-  each_runnable(gemm_kernels(), [](const GemmKernel& gemm) {
+  each_runnable(table<GemmKernel>(), [](const GemmKernel& gemm) {
     if (!gemm.finishes) return;
     for (bool accumulate : {false, true}) {
       check_jumps(gemm, nullptr, accumulate);

@@ -4,7 +4,7 @@
 #include <array>
 
 #include "conv_cases.h"
-#include "quern/ops/kernels/conv/winograd_registry.h"
+#include "quern/ops/kernels/conv/winograd.h"
 #include "records.h"
 #include "winograd_matrices.h"
 
@@ -54,8 +54,8 @@ TEST_CASE("Transforms of 2×2 outputs equal the reference's on every instruction
       return std::array{v.values(), u.values(),  turned.values(),
                         y.values(), dy.values(), dg.values()};
     };
-    const auto expected = results(conv_winograd_reference);
-    each_runnable(winograd_kernels(), [&](const WinogradKernel& kernel) {
+    const auto expected = results(named(table<WinogradKernel>(), "winograd_reference"));
+    each_runnable(table<WinogradKernel>(), [&](const WinogradKernel& kernel) {
       CAPTURE(std::string(kernel.name));
       CAPTURE(channels);
       CHECK(results(kernel) == expected);
@@ -79,7 +79,7 @@ TEST_CASE("Transforms of 4×4 outputs are their matrices' on every instruction s
         worst = std::max(worst, std::abs(to(i, j) - out[i][j]) / (15 * kRoundoff * size[i][j]));
     CHECK(worst <= 1.0);
   };
-  each_runnable(winograd_kernels(), [&](const WinogradKernel& kernel) {
+  each_runnable(table<WinogradKernel>(), [&](const WinogradKernel& kernel) {
     for (int64_t channels : {1, 16, 23}) {
       CAPTURE(channels);
       Buffer image(DType::f32, waves(6 * width * pitch, 1)),

@@ -29,7 +29,7 @@ Asked ask(const Tensor& weight, int mark, std::string_view layout = "test",
           const Dims& parameters = {}, std::span<const Tensor> with = {}) {
   bool made = false;
   const auto copy = packed_copy(
-      weight, layout, *kernels::gemm_kernels()[0], kBytes,
+      weight, layout, *kernels::table<kernels::GemmKernel>()[0], kBytes,
       [&](void* to) {
         *static_cast<char*>(to) = static_cast<char>(mark);
         made = true;

@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "optim/oracle.h"
-#include "quern/ops/kernels/optim/update_registry.h"
+#include "quern/ops/kernels/optim/update.h"
 #include "quern/tensor/cpu_features.h"
 
 using namespace quern;
@@ -104,7 +104,7 @@ std::string expected_f32(std::span<const Kernel* const> kernels) {
 }  // namespace
 
 TEST_CASE("sgd kernels keep to the formula") {
-  for (const SgdKernel* kernel : sgd_kernels())
+  for (const SgdKernel* kernel : table<SgdKernel>())
     for (double momentum : {0.0, 0.9})
       for (double dampening : {0.0, 0.3})
         for (double weight_decay : {0.0, 0.05})
@@ -118,7 +118,7 @@ TEST_CASE("sgd kernels keep to the formula") {
 }
 
 TEST_CASE("adamw kernels keep to the formula") {
-  for (const AdamWKernel* kernel : adamw_kernels())
+  for (const AdamWKernel* kernel : table<AdamWKernel>())
     for (double weight_decay : {0.0, 0.05})
       for (int before : {0, 9}) {
         const optim::AdamWOptions options{0.1, 0.8, 0.95, 1e-6, weight_decay};
@@ -141,7 +141,7 @@ TEST_CASE("dispatch takes the best kernel that the cap leaves") {
     CHECK(select_adamw_kernel(DType::f32).name == "adamw_f32_" + std::string(to_string(isa)));
   }
   set_isa_cap(cap);
-  CHECK(select_sgd_kernel(DType::f32).name == expected_f32(sgd_kernels()));
+  CHECK(select_sgd_kernel(DType::f32).name == expected_f32(table<SgdKernel>()));
   CHECK(select_sgd_kernel(DType::bf16).name == std::string("sgd_bf16_reference"));
   CHECK(select_adamw_kernel(DType::f64).name == std::string("adamw_f64_reference"));
   CHECK_THROWS_WITH_AS(select_sgd_kernel(DType::i64),

@@ -5,12 +5,19 @@
 
 #include "quern/ops/kernels/conv/fusion.h"
 #include "quern/ops/kernels/conv/strides.h"
-#include "quern/ops/kernels/conv/tile_registry.h"
+#include "quern/ops/kernels/conv/tile_kernel.h"
 #include "quern/ops/kernels/gemm/gemm_kernel.h"
+#include "quern/ops/kernels/table.h"
 #include "quern/tensor/parallel.h"
 #include "quern/tensor/storage.h"
 
 namespace quern::kernels {
+
+/// For bf16, f32 or f64.
+inline const TileKernel& select_tile_kernel(DType dtype) {
+  return *select<TileKernel>("conv_tile",
+                             [=](const TileKernel& kernel) { return kernel.dtype == dtype; });
+}
 
 /// ForwardFusion or DgradFusion, in terms of the output that the engine writes.
 struct EpilogueFusion {

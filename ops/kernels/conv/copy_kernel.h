@@ -2,8 +2,8 @@
 #pragma once
 #include <cstdint>
 
+#include "quern/ops/kernels/unit.h"
 #include "quern/tensor/bfloat16.h"
-#include "quern/tensor/types.h"
 
 namespace quern::kernels {
 
@@ -48,7 +48,7 @@ struct TermCopy {
 };
 
 struct CopyKernel {
-  const char* name;
+  const char* name;  // copy_<isa>
   Isa isa;
   Transpose *transpose16, *transpose32, *transpose64;  // items of so many bits
   /// dst = a[0], b[0], a[1], b[1], ...
@@ -64,8 +64,5 @@ struct CopyKernel {
   void (*map_f32)(const MapCopy&);
   void (*map_f64)(const MapCopy&);
 };
-
-extern const CopyKernel conv_copy_avx512_bf16, conv_copy_avx512, conv_copy_avx2,
-    conv_copy_neon_bf16, conv_copy_portable;
 
 }  // namespace quern::kernels

@@ -93,10 +93,10 @@ void transpose_squares(const T* src, int64_t src_stride, T* dst, int64_t dst_str
 }
 
 /// As many items a side as fill a register, at most 16: there are no more registers.
-template <class T, class Arch>
+template <class T>
 void transpose(const void* src, int64_t src_stride, void* dst, int64_t dst_stride, int64_t rows,
                int64_t cols) {
-  constexpr int lanes = static_cast<int>(xsimd::batch<T, Arch>::size);
+  constexpr int lanes = static_cast<int>(xsimd::batch<T>::size);
   transpose_squares<T, (lanes < 16 ? lanes : 16)>(static_cast<const T*>(src), src_stride,
                                                   static_cast<T*>(dst), dst_stride, rows, cols);
 }
@@ -118,9 +118,8 @@ void interleave(const uint16_t* a, const uint16_t* b, int64_t n, uint16_t* dst) 
   }
 }
 
-template <class Arch>
 void interleave16(const void* a, const void* b, int64_t n, void* dst) {
-  constexpr int lanes = static_cast<int>(xsimd::batch<uint16_t, Arch>::size);
+  constexpr int lanes = static_cast<int>(xsimd::batch<uint16_t>::size);
   interleave<lanes>(static_cast<const uint16_t*>(a), static_cast<const uint16_t*>(b), n,
                     static_cast<uint16_t*>(dst));
 }
@@ -143,9 +142,8 @@ V load_items(const T* p, int64_t n) {
 }
 
 /// What maps the columns of a matrix, a vector of them at a time; that may reach beyond the last.
-template <class Arch>
 class ColumnMap {
-  static constexpr int64_t lanes = kLanes<float, Arch>;
+  static constexpr int64_t lanes = kLanes<float>;
 
  public:
   explicit ColumnMap(const PanelCopy& copy)
@@ -157,15 +155,15 @@ class ColumnMap {
         last_[k][i] = arrays_[k][end_ - lanes + i];
   }
   struct Vector {
-    VectorMap<Vec<float, Arch>> map;
-    Vec<float, Arch> operator()(Vec<float, Arch> v) const { return map(v); }
-    Halves<Arch> operator()(Halves<Arch> v) const { return to_bf16<Arch>(map(widened<Arch>(v))); }
+    VectorMap<Vec<float>> map;
+    Vec<float> operator()(Vec<float> v) const { return map(v); }
+    Halves operator()(Halves v) const { return to_bf16(map(widened(v))); }
   };
   /// What maps the vector from a column on.
   Vector from(int64_t column) const {
     const int64_t beyond = column + lanes - end_;
     const auto array = [&](int k) {
-      return load<Arch>(beyond > 0 ? last_[k] + beyond : arrays_[k] + column);
+      return load(beyond > 0 ? last_[k] + beyond : arrays_[k] + column);
     };
     return {{array(0), array(1), array(2)}};
   }
@@ -184,9 +182,9 @@ struct NoMap {
 };
 
 /// cut(map) with the copy's.
-template <class Arch, class F>
+template <class F>
 void with_map(const PanelCopy& copy, F cut) {
-  if (copy.scale) cut(ColumnMap<Arch>(copy));
+  if (copy.scale) cut(ColumnMap(copy));
   else cut(NoMap{});
 }
 
@@ -196,9 +194,9 @@ void with_map(const PanelCopy& copy, F cut) {
 /// run on into the next row where there is one. As many rows are fetched meanwhile: they are often pages apart
 /// (B of 4096³ takes 0.6 of the time in f32, half in bf16); fewer where the first-level cache would keep all
 /// of them in one set or two.
-template <class From, class T, class Arch, class F>
+template <class From, class T, class F>
 void each_piece(const PanelCopy& copy, int64_t group, F cut) {
-  constexpr int64_t lanes = kLanes<float, Arch>;
+  constexpr int64_t lanes = kLanes<float>;
   const bool few_sets = copy.src_stride * static_cast<int64_t>(sizeof(From)) % 2048 == 0;
   const int64_t at_once = few_sets ? 4 : 16;
   const auto some_rows = [&](int64_t begin, int64_t end, auto readable) {
@@ -235,45 +233,39 @@ void each_piece(const PanelCopy& copy, int64_t group, F cut) {
   });
 }
 
-template <class Arch>
 void panels32(const PanelCopy& copy) {
-  using V = Vec<float, Arch>;
-  with_map<Arch>(copy, [&](const auto& map) {
-    each_piece<float, float, Arch>(copy, 1, [&](int64_t column) {
+  using V = Vec<float>;
+  with_map(copy, [&](const auto& map) {
+    each_piece<float, float>(copy, 1, [&](int64_t column) {
       return [map = map.from(column)](const float* from, auto n, auto, float* to) {
-        store<Arch>(to, map(V(load_items<typename V::register_type>(from, n))));
+        store(to, map(V(load_items<typename V::register_type>(from, n))));
       };
     });
   });
 }
 
 /// A pair is a word whose lower half is of the first row.
-template <class Arch>
 void pair_panels16(const PanelCopy& copy) {
-  using V = Halves<Arch>;
-  with_map<Arch>(copy, [&](const auto& map) {
-    each_piece<uint16_t, uint16_t, Arch>(copy, 2, [&](int64_t column) {
+  using V = Halves;
+  with_map(copy, [&](const auto& map) {
+    each_piece<uint16_t, uint16_t>(copy, 2, [&](int64_t column) {
       return [map = map.from(column), next = copy.src_stride](const uint16_t* from, auto n_even,
                                                               auto n_odd, uint16_t* to) {
         const V even = map(load_items<V>(from, n_even));
         const V odd = n_odd > 0 ? map(load_items<V>(from + next, n_odd)) : V{};
-        store_row(to, widen<Arch>(even) | widen<Arch>(odd) << 16);
+        store_row(to, widen(even) | widen(odd) << 16);
       };
     });
   });
 }
 
 /// What is left of v once its first term is taken.
-template <class Arch>
-Vec<float, Arch> remainder(Vec<float, Arch> v) {
-  return v - widened<Arch>(to_bf16<Arch>(v));
-}
+Vec<float> remainder(Vec<float> v) { return v - widened(to_bf16(v)); }
 
-template <class Arch>
 void round_pair_panels(const PanelCopy& copy) {
-  using V = Vec<float, Arch>;
-  with_map<Arch>(copy, [&](const auto& map) {
-    each_piece<float, uint16_t, Arch>(copy, 2, [&](int64_t column) {
+  using V = Vec<float>;
+  with_map(copy, [&](const auto& map) {
+    each_piece<float, uint16_t>(copy, 2, [&](int64_t column) {
       return [map = map.from(column), &copy](const float* from, auto n_even, auto n_odd,
                                              uint16_t* to) {
         const auto load = [&](const float* row, auto n) {
@@ -281,8 +273,8 @@ void round_pair_panels(const PanelCopy& copy) {
         };
         V even = load(from, n_even), odd = load(from + copy.src_stride, n_odd);
         for (int term = 0; term < copy.terms; ++term, to += copy.term_stride) {
-          if (term > 0) even = remainder<Arch>(even), odd = remainder<Arch>(odd);
-          store_row(to, widen<Arch>(to_bf16<Arch>(even)) | widen<Arch>(to_bf16<Arch>(odd)) << 16);
+          if (term > 0) even = remainder(even), odd = remainder(odd);
+          store_row(to, widen(to_bf16(even)) | widen(to_bf16(odd)) << 16);
         }
       };
     });
@@ -297,98 +289,86 @@ struct Whole {
   }
 };
 /// Stores the terms of a vector.
-template <class Arch>
 struct Terms {
   int count;
   int64_t stride;
   template <class Lanes>
-  void operator()(bfloat16* to, Vec<float, Arch> v, Lanes lanes) const {
+  void operator()(bfloat16* to, Vec<float> v, Lanes lanes) const {
     lanes.store(to, v);
-    if (count > 1) lanes.store(to + stride, remainder<Arch>(v));
+    if (count > 1) lanes.store(to + stride, remainder(v));
   }
 };
 
 /// The map of the channels from i on, as load() takes what is kept a channel.
-template <class T, class Arch, class Load>
-VectorMap<Vec<T, Arch>> map_from(const MapCopy& copy, int64_t i, Load load) {
+template <class T, class Load>
+VectorMap<Vec<T>> map_from(const MapCopy& copy, int64_t i, Load load) {
   const auto array = [&](const void* p) { return load(static_cast<const Wide<T>*>(p) + i); };
   return {array(copy.center), array(copy.scale), array(copy.shift)};
 }
 
 /// Columns are channels: a cache line of bf16 at a time, so that what maps them stays in registers. (`copy`
 /// by value: else its strides are read anew after each store.)
-template <class T, class To, class Arch, class Put>
+template <class T, class To, class Put>
 void map_columns(const MapCopy copy, Put put) {
-  constexpr int64_t lanes = kLanes<T, Arch>;
+  constexpr int64_t lanes = kLanes<T>;
   const auto each_row = [&](int64_t j, auto body) {
     const T* src = static_cast<const T*>(copy.src) + j;
     To* dst = static_cast<To*>(copy.dst) + j;
     for (int64_t i = 0; i < copy.rows; ++i, src += copy.src_stride, dst += copy.dst_stride)
       body(src, dst);
   };
-  constexpr AllLanes<Arch> all;
-  const auto whole = [](const Wide<T>* p) { return load<Arch>(p); };
+  constexpr AllLanes all;
+  const auto whole = [](const Wide<T>* p) { return load(p); };
   int64_t j = 0;
   for (; j + 2 * lanes <= copy.cols; j += 2 * lanes) {
-    const auto map = map_from<T, Arch>(copy, j, whole),
-               next = map_from<T, Arch>(copy, j + lanes, whole);
+    const auto map = map_from<T>(copy, j, whole), next = map_from<T>(copy, j + lanes, whole);
     each_row(j, [&](const T* src, To* dst) {
-      put(dst, map(load<Arch>(src)), all);
-      put(dst + lanes, next(load<Arch>(src + lanes)), all);
+      put(dst, map(load(src)), all);
+      put(dst + lanes, next(load(src + lanes)), all);
     });
   }
-  each_vector<T, Arch>(copy.cols - j, [&](int64_t k, int, auto part) {
-    const auto map = map_from<T, Arch>(copy, j + k, [&](const Wide<T>* p) { return part.load(p); });
+  each_vector<T>(copy.cols - j, [&](int64_t k, int, auto part) {
+    const auto map = map_from<T>(copy, j + k, [&](const Wide<T>* p) { return part.load(p); });
     each_row(j + k, [&](const T* src, To* dst) { put(dst, map(part.load(src)), part); });
   });
 }
 
-template <class T, class To, class Arch, class Put>
+template <class T, class To, class Put>
 void map(const MapCopy& copy, Put put) {
-  if (!copy.rows_are_channels) return map_columns<T, To, Arch>(copy, put);
+  if (!copy.rows_are_channels) return map_columns<T, To>(copy, put);
   for (int64_t i = 0; i < copy.rows; ++i) {
     const T* src = static_cast<const T*>(copy.src) + i * copy.src_stride;
     To* dst = static_cast<To*>(copy.dst) + i * copy.dst_stride;
-    const auto map = map_from<T, Arch>(copy, i, [](const Wide<T>* p) { return Vec<T, Arch>(*p); });
-    each_vector<T, Arch>(
-        copy.cols, [&](int64_t j, int, auto part) { put(dst + j, map(part.load(src + j)), part); });
+    const auto map = map_from<T>(copy, i, [](const Wide<T>* p) { return Vec<T>(*p); });
+    each_vector<T>(copy.cols,
+                   [&](int64_t j, int, auto part) { put(dst + j, map(part.load(src + j)), part); });
   }
 }
 
-template <class T, class Arch>
+template <class T>
 void map(const MapCopy& copy) {
-  map<T, T, Arch>(copy, Whole{});
+  map<T, T>(copy, Whole{});
 }
 
-template <class Arch>
 void round(const TermCopy& copy) {
   const MapCopy& m = copy.matrix;
-  const Terms<Arch> put{copy.terms, copy.term_stride};
-  if (m.scale) return map<float, bfloat16, Arch>(m, put);
+  const Terms put{copy.terms, copy.term_stride};
+  if (m.scale) return map<float, bfloat16>(m, put);
   for (int64_t i = 0; i < m.rows; ++i) {
     const float* src = static_cast<const float*>(m.src) + i * m.src_stride;
     bfloat16* dst = static_cast<bfloat16*>(m.dst) + i * m.dst_stride;
-    each_vector<float, Arch>(
-        m.cols, [&](int64_t j, int, auto part) { put(dst + j, part.load(src + j), part); });
+    each_vector<float>(m.cols,
+                       [&](int64_t j, int, auto part) { put(dst + j, part.load(src + j), part); });
   }
 }
 
-template <class Arch>
-constexpr CopyKernel copy_kernel(const char* name, Isa isa) {
-  return {name,
-          isa,
-          transpose<uint16_t, Arch>,
-          transpose<uint32_t, Arch>,
-          transpose<uint64_t, Arch>,
-          interleave16<Arch>,
-          panels32<Arch>,
-          pair_panels16<Arch>,
-          round_pair_panels<Arch>,
-          round<Arch>,
-          map<bfloat16, Arch>,
-          map<float, Arch>,
-          map<double, Arch>};
-}
+constexpr CopyKernel kRecords[] = {{QUERN_NAMED("copy"), kIsa, transpose<uint16_t>,
+                                    transpose<uint32_t>, transpose<uint64_t>, interleave16,
+                                    panels32, pair_panels16, round_pair_panels, round,
+                                    map<bfloat16>, map<float>, map<double>}};
 
 }  // namespace
+
+QUERN_KERNELS(CopyKernel, copy, kRecords)
+
 }  // namespace quern::kernels

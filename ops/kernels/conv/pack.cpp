@@ -1,11 +1,13 @@
 #include "quern/ops/kernels/conv/pack.h"
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <utility>
 
 #include "quern/ops/kernels/conv/copy_kernel.h"
 #include "quern/ops/kernels/gemm/bf16_terms.h"
-#include "quern/tensor/cpu_features.h"
+#include "quern/ops/kernels/table.h"
 #include "quern/tensor/dtype.h"
 #include "quern/tensor/storage.h"
 
@@ -20,15 +22,14 @@ void visit_item(int64_t item, F f) {
   else f(std::type_identity<uint64_t>{});
 }
 
+/// Asked for row by row: chosen, and reported, once for each cap of the instruction set.
 const CopyKernel& copy_kernel() {
-#ifdef __x86_64__
-  if (isa_enabled(Isa::avx512_bf16)) return conv_copy_avx512_bf16;
-  if (isa_enabled(Isa::avx512)) return conv_copy_avx512;
-  if (isa_enabled(Isa::avx2)) return conv_copy_avx2;
-#elif defined(__aarch64__)
-  if (isa_enabled(Isa::neon_bf16)) return conv_copy_neon_bf16;
-#endif
-  return conv_copy_portable;
+  static std::array<std::atomic<const CopyKernel*>, 16> by_cap;
+  auto& chosen = by_cap[static_cast<size_t>(isa_cap())];
+  if (const CopyKernel* kernel = chosen.load(std::memory_order_relaxed)) return *kernel;
+  const CopyKernel* kernel = select<CopyKernel>("copy", [](const auto&) { return true; });
+  chosen.store(kernel, std::memory_order_relaxed);
+  return *kernel;
 }
 
 template <class T>

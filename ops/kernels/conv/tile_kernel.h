@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "quern/ops/kernels/gemm/tile_finish.h"
-#include "quern/tensor/types.h"
+#include "quern/ops/kernels/unit.h"
 
 namespace quern::kernels {
 

@@ -1,6 +1,6 @@
 // The tile kernels spelled out: an element after the other.
 #include "quern/ops/kernels/conv/strides.h"
-#include "quern/ops/kernels/conv/tile_registry.h"
+#include "quern/ops/kernels/conv/tile_kernel.h"
 #include "quern/tensor/bfloat16.h"
 
 namespace quern::kernels {
@@ -42,16 +42,18 @@ struct Naive {
             static_cast<T>(finish(f, static_cast<const S*>(tile.sums)[i * tile.stride + j], i, j));
   }
   static constexpr TileKernel record(const char* name, DType dtype) {
-    return {name, Isa::portable, dtype, run};
+    return {name, kIsa, dtype, run};
   }
+};
+
+constexpr TileKernel kRecords[] = {
+    Naive<float>::record(QUERN_NAMED("conv_tile_f32"), DType::f32),
+    Naive<bfloat16>::record(QUERN_NAMED("conv_tile_bf16"), DType::bf16),
+    Naive<double>::record(QUERN_NAMED("conv_tile_f64"), DType::f64),
 };
 
 }  // namespace
 
-constinit const TileKernel conv_tile_reference[3] = {
-    Naive<float>::record("conv_tile_f32_reference", DType::f32),
-    Naive<bfloat16>::record("conv_tile_bf16_reference", DType::bf16),
-    Naive<double>::record("conv_tile_f64_reference", DType::f64),
-};
+QUERN_KERNELS(TileKernel, conv_tile, kRecords)
 
 }  // namespace quern::kernels

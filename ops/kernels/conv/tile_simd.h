@@ -7,9 +7,9 @@
 namespace quern::kernels {
 namespace {
 
-template <class T, class Arch>
+template <class T>
 struct TileLoops {
-  using V = Vec<T, Arch>;
+  using V = Vec<T>;
   using S = Wide<T>;  // of the sums
 
   const SumTile& tile;
@@ -24,13 +24,13 @@ struct TileLoops {
   static S* array(void* p) { return static_cast<S*>(p); }
 
   void store() const {
-    each_vector<T, Arch>(tile.n, [&](int64_t j, int, auto lanes) {
+    each_vector<T>(tile.n, [&](int64_t j, int, auto lanes) {
       for (int64_t i = 0; i < tile.m; ++i) lanes.store(out(i) + j, lanes.load(sums(i) + j));
     });
   }
 
   void activate() const {
-    each_vector<T, Arch>(tile.n, [&](int64_t j, int, auto lanes) {
+    each_vector<T>(tile.n, [&](int64_t j, int, auto lanes) {
       const V shift = lanes.load(array(f.shift) + j);
       for (int64_t i = 0; i < tile.m; ++i) {
         V v = lanes.load(sums(i) + j) + shift;
@@ -42,7 +42,7 @@ struct TileLoops {
   }
 
   void moments() const {
-    each_vector<T, Arch>(tile.n, [&](int64_t j, int, auto lanes) {
+    each_vector<T>(tile.n, [&](int64_t j, int, auto lanes) {
       const V center = lanes.load(array(f.center) + j);
       V first = lanes.load(array(f.first) + j), second = lanes.load(array(f.second) + j);
       for (int64_t i = 0; i < tile.m; ++i) {
@@ -57,7 +57,7 @@ struct TileLoops {
   }
 
   void gradient() const {
-    each_vector<T, Arch>(tile.n, [&](int64_t j, int, auto lanes) {
+    each_vector<T>(tile.n, [&](int64_t j, int, auto lanes) {
       const V a = lanes.load(array(f.scale) + j), b = lanes.load(array(f.shift) + j);
       const V center = lanes.load(array(f.center) + j);
       V first = lanes.load(array(f.first) + j), second = lanes.load(array(f.second) + j);
@@ -84,10 +84,21 @@ struct TileLoops {
       case TileFinish::Kind::gradient: return loops.gradient();
     }
   }
-  static constexpr TileKernel record(const char* name, Isa isa, DType dtype) {
-    return {name, isa, dtype, run};
+  static constexpr TileKernel record(const char* name, DType dtype) {
+    return {name, kIsa, dtype, run};
   }
 };
 
+constexpr TileKernel kRecords[] = {
+    TileLoops<bfloat16>::record(QUERN_NAMED("conv_tile_bf16"), DType::bf16),
+#if !defined(__AVX512BF16__) && !defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)  // they only round
+    TileLoops<float>::record(QUERN_NAMED("conv_tile_f32"), DType::f32),
+    TileLoops<double>::record(QUERN_NAMED("conv_tile_f64"), DType::f64),
+#endif
+};
+
 }  // namespace
+
+QUERN_KERNELS(TileKernel, conv_tile, kRecords)
+
 }  // namespace quern::kernels

@@ -20,7 +20,6 @@
 #include "quern/ops/kernels/conv/ahead.h"
 #include "quern/ops/kernels/conv/brgemm.h"
 #include "quern/ops/kernels/conv/conv_records.h"
-#include "quern/ops/kernels/conv/winograd_registry.h"
 #include "quern/ops/kernels/gemm/gemm_registry.h"
 #include "quern/tensor/cpu_features.h"
 #include "quern/tensor/dtype.h"

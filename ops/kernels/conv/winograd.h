@@ -3,12 +3,21 @@
 #include "quern/ops/kernels/conv/axis.h"
 #include "quern/ops/kernels/conv/conv.h"
 #include "quern/ops/kernels/conv/conv_records.h"
+#include "quern/ops/kernels/conv/winograd_kernel.h"
+#include "quern/ops/kernels/table.h"
 
 namespace quern::kernels {
 
 /// Outputs of a tile, in each direction.
 inline int64_t winograd_tile(const ConvKernel& kernel) {
   return &kernel == &conv_winograd_4x4 ? 4 : 2;
+}
+
+/// The best transforms for this size of tiles.
+inline const WinogradTransforms& select_winograd_transforms(int64_t tile) {
+  const WinogradKernel& kernel =
+      *select<WinogradKernel>("winograd", [](const auto&) { return true; });
+  return tile == 4 ? kernel.f4 : kernel.f2;
 }
 
 /// Forward or dgrad as a 3×3 convolution with stride 1: dx is one of dy with the filters turned by

@@ -27,7 +27,7 @@
 #pragma once
 #include <cstdint>
 
-#include "quern/tensor/types.h"
+#include "quern/ops/kernels/unit.h"
 
 namespace quern::kernels {
 
@@ -69,7 +69,7 @@ struct WinogradTransforms {
 };
 
 struct WinogradKernel {
-  const char* name;  // conv_winograd_<isa>
+  const char* name;  // winograd_<isa>
   Isa isa;
   WinogradTransforms f2, f4;
 };

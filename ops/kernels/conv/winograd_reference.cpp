@@ -1,5 +1,5 @@
 // Winograd's transforms as the formula has them: two matrix products an element.
-#include "quern/ops/kernels/conv/winograd_registry.h"
+#include "quern/ops/kernels/conv/winograd_kernel.h"
 
 namespace quern::kernels {
 namespace {
@@ -112,12 +112,14 @@ void weight_gradient(const WinogradFilters& w) {
           [&](int i, int j, float v) { w.to[k * w.filter + (3 * i + j) * w.tap + c] = v; });
 }
 
+constexpr WinogradKernel kRecords[] = {
+    {QUERN_NAMED("winograd"),
+     kIsa,
+     {2, source<F2>, weight<F2>, output<F2>, output_gradient<F2>, weight_gradient<F2>},
+     {4, source<F4>, weight<F4>, output<F4>, nullptr, nullptr}}};
+
 }  // namespace
 
-constinit const WinogradKernel conv_winograd_reference{
-    "conv_winograd_reference",
-    Isa::portable,
-    {2, source<F2>, weight<F2>, output<F2>, output_gradient<F2>, weight_gradient<F2>},
-    {4, source<F4>, weight<F4>, output<F4>, nullptr, nullptr}};
+QUERN_KERNELS(WinogradKernel, winograd, kRecords)
 
 }  // namespace quern::kernels

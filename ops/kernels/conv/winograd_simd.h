@@ -86,9 +86,8 @@ struct WinogradF4 {
   }
 };
 
-template <class Arch>
 struct WinogradLoops {
-  using V = Vec<float, Arch>;
+  using V = Vec<float>;
 
   /// to(i, j, (L·from·Lᵀ)[i][j]) for a matrix L, which `product` multiplies a column by.
   template <int rows, int columns, class Product, class From, class To>
@@ -112,7 +111,7 @@ struct WinogradLoops {
     for (int64_t tile = 0; tile < t.tiles; ++tile) {
       const float* from = t.from + F::outputs * tile * t.pixel;
       float* to = t.to + tile * t.tile;
-      each_vector<float, Arch>(t.channels, [&](int64_t c, int, auto lanes) {
+      each_vector<float>(t.channels, [&](int64_t c, int, auto lanes) {
         transform<F::points, F::points>(
             [](const auto& in, auto& out) { F::source(in, out); },
             [&](int i, int j) { return lanes.load(from + i * t.row + j * t.pixel + c); },
@@ -126,7 +125,7 @@ struct WinogradLoops {
     for (int64_t k = 0; k < w.filters; ++k) {
       const float* from = w.from + k * w.filter;
       float* to = w.to + k * w.row;
-      each_vector<float, Arch>(w.columns, [&](int64_t c, int, auto lanes) {
+      each_vector<float>(w.columns, [&](int64_t c, int, auto lanes) {
         transform<F::points, 3>(
             [](const auto& in, auto& out) { F::weight(in, out); },
             [&](int r, int s) { return lanes.load(from + (3 * r + s) * w.tap + c); },
@@ -140,7 +139,7 @@ struct WinogradLoops {
     for (int64_t tile = 0; tile < t.tiles; ++tile) {
       const float* from = t.from + tile * t.tile;
       float* to = t.to + F::outputs * tile * t.pixel;
-      each_vector<float, Arch>(t.channels, [&](int64_t c, int, auto lanes) {
+      each_vector<float>(t.channels, [&](int64_t c, int, auto lanes) {
         transform<F::outputs, F::points>(
             [](const auto& in, auto& out) { F::output(in, out); },
             [&](int i, int j) { return lanes.load(from + (F::points * i + j) * t.point + c); },
@@ -154,7 +153,7 @@ struct WinogradLoops {
     for (int64_t tile = 0; tile < t.tiles; ++tile) {
       const float* from = t.from + F::outputs * tile * t.pixel;
       float* to = t.to + tile * t.tile;
-      each_vector<float, Arch>(t.channels, [&](int64_t c, int, auto lanes) {
+      each_vector<float>(t.channels, [&](int64_t c, int, auto lanes) {
         transform<F::points, F::outputs>(
             [](const auto& in, auto& out) { F::output_gradient(in, out); },
             [&](int i, int j) { return lanes.load(from + i * t.row + j * t.pixel + c); },
@@ -168,7 +167,7 @@ struct WinogradLoops {
     for (int64_t k = 0; k < w.filters; ++k) {
       const float* from = w.from + k * w.row;
       float* to = w.to + k * w.filter;
-      each_vector<float, Arch>(w.columns, [&](int64_t c, int, auto lanes) {
+      each_vector<float>(w.columns, [&](int64_t c, int, auto lanes) {
         transform<3, F::points>(
             [](const auto& in, auto& out) { F::weight_gradient(in, out); },
             [&](int i, int j) { return lanes.load(from + (F::points * i + j) * w.point + c); },
@@ -177,15 +176,20 @@ struct WinogradLoops {
     }
   }
 
-  static constexpr WinogradKernel record(const char* name, Isa isa) {
+  static constexpr WinogradKernel record() {
     using F2 = WinogradF2<V>;
     using F4 = WinogradF4<V>;
-    return {name,
-            isa,
+    return {QUERN_NAMED("winograd"),
+            kIsa,
             {2, source<F2>, weight<F2>, output<F2>, output_gradient<F2>, weight_gradient<F2>},
             {4, source<F4>, weight<F4>, output<F4>, nullptr, nullptr}};
   }
 };
 
+constexpr WinogradKernel kRecords[] = {WinogradLoops::record()};
+
 }  // namespace
+
+QUERN_KERNELS(WinogradKernel, winograd, kRecords)
+
 }  // namespace quern::kernels

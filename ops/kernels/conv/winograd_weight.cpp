@@ -4,7 +4,6 @@
 
 #include "quern/ops/kernels/conv/pack.h"
 #include "quern/ops/kernels/conv/winograd.h"
-#include "quern/ops/kernels/conv/winograd_registry.h"
 #include "quern/ops/kernels/conv/work.h"
 #include "quern/ops/kernels/gemm/gemm_registry.h"
 

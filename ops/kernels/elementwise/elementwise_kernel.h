@@ -6,21 +6,17 @@
 #pragma once
 #include <cstdint>
 
-#include "quern/tensor/types.h"
+#include "quern/ops/kernels/unit.h"
 
 namespace quern::kernels {
 
 enum class Unary : uint8_t {
 #define QUERN_UNARY_NUMBER(op) op,
 #define QUERN_UNARY_REAL(op) op,
-#define QUERN_BINARY_NUMBER(op)
-#define QUERN_BINARY_REAL(op)
 #include "quern/ops/kernels/elementwise/ops.inc"
 };
 
 enum class Binary : uint8_t {
-#define QUERN_UNARY_NUMBER(op)
-#define QUERN_UNARY_REAL(op)
 #define QUERN_BINARY_NUMBER(op) op,
 #define QUERN_BINARY_REAL(op) op,
 #include "quern/ops/kernels/elementwise/ops.inc"

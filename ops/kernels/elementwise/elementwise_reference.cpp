@@ -5,7 +5,7 @@
 #include <limits>
 #include <type_traits>
 
-#include "quern/ops/kernels/elementwise/elementwise_records.h"
+#include "quern/ops/kernels/elementwise/elementwise_kernel.h"
 #include "quern/tensor/bfloat16.h"
 
 namespace quern::kernels {
@@ -127,10 +127,8 @@ void binary(int64_t n, const void* a_, const void* b_, void* y_, Run mode, doubl
   for (int64_t i = 0; i < n; ++i) y[i] = static_cast<T>(f(a_at(i), b_at(i), p, q));
 }
 
-}  // namespace
-
 #define QUERN_RECORD(kind, Kind, op, T, dtype, f) \
-  {#op "_" #dtype "_reference", Isa::portable, Kind::op, DType::dtype, kind<T, f>},
+  {QUERN_NAMED(#op "_" #dtype), kIsa, Kind::op, DType::dtype, kind<T, f>},
 #define QUERN_REAL(kind, Kind, op, f)             \
   QUERN_RECORD(kind, Kind, op, float, f32, f)     \
   QUERN_RECORD(kind, Kind, op, bfloat16, bf16, f) \
@@ -141,20 +139,20 @@ void binary(int64_t n, const void* a_, const void* b_, void* y_, Run mode, doubl
   QUERN_RECORD(kind, Kind, op, int32_t, i32, op<int32_t>) \
   QUERN_RECORD(kind, Kind, op, uint8_t, u8, op<uint8_t>)
 
-constinit const UnaryKernel unary_reference[] = {
+constexpr UnaryKernel kUnary[] = {
 #define QUERN_UNARY_NUMBER(op) QUERN_NUMBER(unary, Unary, op)
 #define QUERN_UNARY_REAL(op) QUERN_REAL(unary, Unary, op, op)
-#define QUERN_BINARY_NUMBER(op)
-#define QUERN_BINARY_REAL(op)
 #include "quern/ops/kernels/elementwise/ops.inc"
 };
-
-constinit const BinaryKernel binary_reference[] = {
-#define QUERN_UNARY_NUMBER(op)
-#define QUERN_UNARY_REAL(op)
+constexpr BinaryKernel kBinary[] = {
 #define QUERN_BINARY_NUMBER(op) QUERN_NUMBER(binary, Binary, op)
 #define QUERN_BINARY_REAL(op) QUERN_REAL(binary, Binary, op, op)
 #include "quern/ops/kernels/elementwise/ops.inc"
 };
+
+}  // namespace
+
+QUERN_KERNELS(UnaryKernel, unary, kUnary)
+QUERN_KERNELS(BinaryKernel, binary, kBinary)
 
 }  // namespace quern::kernels

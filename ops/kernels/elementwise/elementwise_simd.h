@@ -1,16 +1,15 @@
 // The f32 and bf16 kernels on vectors of xsimd: one source, compiled once an instruction set.
 // Streaming passes, bound by memory or by sleef's polynomials; nothing is unrolled.
 #pragma once
-#include "quern/ops/kernels/elementwise/elementwise_records.h"
+#include "quern/ops/kernels/elementwise/elementwise_kernel.h"
 #include "quern/ops/kernels/math.h"
 
 namespace quern::kernels {
 namespace {
 
-template <class Arch>
 struct Formula {
-  using F = Vec<float, Arch>;
-  static F zero_where(xsimd::batch_bool<float, Arch> condition, F x) {
+  using F = Vec<float>;
+  static F zero_where(xsimd::batch_bool<float> condition, F x) {
     return xsimd::select(condition, F(0.0f), x);
   }
 
@@ -22,21 +21,19 @@ struct Formula {
     return xsimd::select(raised > high, high, raised);
   }
   static F sqrt(F x, F, F) { return square_root(x); }
-  static F exp(F x, F, F) { return Math<Arch>::exp(x); }
-  static F log(F x, F, F) { return Math<Arch>::log(x); }
-  static F tanh(F x, F, F) { return Math<Arch>::tanh(x); }
-  static F sigmoid(F x, F, F) { return quotient(F(1.0f), F(1.0f) + Math<Arch>::exp(-x)); }
-  static F normal_cdf(F x) {
-    return F(0.5f) * (F(1.0f) + Math<Arch>::erf(x * F(0.70710678118654752f)));
-  }
+  static F exp(F x, F, F) { return Math::exp(x); }
+  static F log(F x, F, F) { return Math::log(x); }
+  static F tanh(F x, F, F) { return Math::tanh(x); }
+  static F sigmoid(F x, F, F) { return quotient(F(1.0f), F(1.0f) + Math::exp(-x)); }
+  static F normal_cdf(F x) { return F(0.5f) * (F(1.0f) + Math::erf(x * F(0.70710678118654752f))); }
   static F gelu(F x, F, F) { return x * normal_cdf(x); }
-  static F silu(F x, F, F) { return quotient(x, F(1.0f) + Math<Arch>::exp(-x)); }
+  static F silu(F x, F, F) { return quotient(x, F(1.0f) + Math::exp(-x)); }
 
   static F add(F a, F b, F, F) { return a + b; }
   static F sub(F a, F b, F, F) { return a - b; }
   static F mul(F a, F b, F, F) { return a * b; }
   static F div(F a, F b, F, F) { return quotient(a, b); }
-  static F pow(F a, F b, F, F) { return Math<Arch>::pow(a, b); }
+  static F pow(F a, F b, F, F) { return Math::pow(a, b); }
   static F add_scaled(F a, F b, F p, F) { return fused(p, b, a); }
   static F maximum(F a, F b, F, F) { return xsimd::select((a > b) | xsimd::isnan(a), a, b); }
 
@@ -51,11 +48,11 @@ struct Formula {
   static F tanh_backward_y(F dy, F y, F, F) { return dy * ((F(1.0f) - y) * (F(1.0f) + y)); }
   static F sigmoid_backward_y(F dy, F y, F, F) { return dy * (y * (F(1.0f) - y)); }
   static F gelu_backward_x(F dy, F x, F, F) {
-    const F density = F(0.39894228040143268f) * Math<Arch>::exp(F(-0.5f) * x * x);
+    const F density = F(0.39894228040143268f) * Math::exp(F(-0.5f) * x * x);
     return dy * (normal_cdf(x) + x * density);
   }
   static F silu_backward_x(F dy, F x, F, F) {
-    const F s = quotient(F(1.0f), F(1.0f) + Math<Arch>::exp(-x));
+    const F s = quotient(F(1.0f), F(1.0f) + Math::exp(-x));
     return dy * (s * (F(1.0f) + x * (F(1.0f) - s)));
   }
 
@@ -63,44 +60,65 @@ struct Formula {
     return zero_where(a < b, xsimd::select(a == b, F(0.5f), F(1.0f)));
   }
   static F pow_by_a(F a, F b, F, F) {
-    return zero_where(b == F(0.0f), b * Math<Arch>::pow(a, b - F(1.0f)));
+    return zero_where(b == F(0.0f), b * Math::pow(a, b - F(1.0f)));
   }
   static F pow_by_b(F a, F b, F, F) {
-    return zero_where((a == F(0.0f)) & (b >= F(0.0f)), Math<Arch>::pow(a, b) * Math<Arch>::log(a));
+    return zero_where((a == F(0.0f)) & (b >= F(0.0f)), Math::pow(a, b) * Math::log(a));
   }
 };
 
-template <class Arch, class T, auto f>
+template <class T, auto f>
 void unary(int64_t n, const void* x_, void* y_, double p_, double q_) {
   const T* x = static_cast<const T*>(x_);
   T* y = static_cast<T*>(y_);
-  const Vec<float, Arch> p(static_cast<float>(p_)), q(static_cast<float>(q_));
-  each_vector<T, Arch>(
+  const Vec<float> p(static_cast<float>(p_)), q(static_cast<float>(q_));
+  each_vector<T>(
       n, [=](int64_t i, int, auto lanes) { lanes.store(y + i, f(lanes.load(x + i), p, q)); });
 }
 
-template <class Arch, class T, auto f>
+template <class T, auto f>
 void binary(int64_t n, const void* a_, const void* b_, void* y_, Run mode, double p_, double q_) {
-  using F = Vec<float, Arch>;
+  using F = Vec<float>;
   const T *a = static_cast<const T*>(a_), *b = static_cast<const T*>(b_);
   T* y = static_cast<T*>(y_);
   const F p(static_cast<float>(p_)), q(static_cast<float>(q_));
   if (mode == Run::dense_dense) {
-    each_vector<T, Arch>(n, [=](int64_t i, int, auto lanes) {
+    each_vector<T>(n, [=](int64_t i, int, auto lanes) {
       lanes.store(y + i, f(lanes.load(a + i), lanes.load(b + i), p, q));
     });
   } else if (mode == Run::scalar_dense) {
     const F same(*static_cast<const float*>(a_));
-    each_vector<T, Arch>(n, [=](int64_t i, int, auto lanes) {
+    each_vector<T>(n, [=](int64_t i, int, auto lanes) {
       lanes.store(y + i, f(same, lanes.load(b + i), p, q));
     });
   } else {
     const F same(*static_cast<const float*>(b_));
-    each_vector<T, Arch>(n, [=](int64_t i, int, auto lanes) {
+    each_vector<T>(n, [=](int64_t i, int, auto lanes) {
       lanes.store(y + i, f(lanes.load(a + i), same, p, q));
     });
   }
 }
 
+#define QUERN_RECORD(kind, Kind, op, dtype, T) \
+  {QUERN_NAMED(#op "_" #dtype), kIsa, Kind::op, DType::dtype, kind<T, Formula::op>},
+#define QUERN_RECORDS(kind, Kind, op)      \
+  QUERN_RECORD(kind, Kind, op, f32, float) \
+  QUERN_RECORD(kind, Kind, op, bf16, bfloat16)
+
+constexpr UnaryKernel kUnary[] = {
+#define QUERN_UNARY_NUMBER(op) QUERN_RECORDS(unary, Unary, op)
+#define QUERN_UNARY_REAL(op) QUERN_RECORDS(unary, Unary, op)
+#include "quern/ops/kernels/elementwise/ops.inc"
+};
+constexpr BinaryKernel kBinary[] = {
+#define QUERN_BINARY_NUMBER(op) QUERN_RECORDS(binary, Binary, op)
+#define QUERN_BINARY_REAL(op) QUERN_RECORDS(binary, Binary, op)
+#include "quern/ops/kernels/elementwise/ops.inc"
+};
+
 }  // namespace
+
+QUERN_KERNELS(UnaryKernel, unary, kUnary)
+QUERN_KERNELS(BinaryKernel, binary, kBinary)
+
 }  // namespace quern::kernels

@@ -1,6 +1,6 @@
 #include "quern/ops/kernels/gemm/gemm_amx.h"
 
-#include "quern/ops/kernels/gemm/gemm_records.h"
+#include "quern/ops/kernels/gemm/gemm_kernel.h"
 
 namespace quern::kernels {
 namespace {
@@ -31,19 +31,23 @@ struct HardwareTiles {
 
 using Kernel = AmxGemm<HardwareTiles>;
 
+constexpr GemmKernel kRecords[] = {
+    {.name = QUERN_NAMED("gemm_bf16_bf16_f32_32x32k2"),
+     .isa = kIsa,
+     .a = DType::bf16,
+     .b = DType::bf16,
+     .c = DType::f32,
+     .mr = Kernel::kMr,
+     .nr = Kernel::kNr,
+     .kr = Kernel::kKr,
+     .k_multiple = Kernel::kKMultiple,
+     .run = Kernel::run,
+     .enter = Kernel::enter,
+     .leave = Kernel::leave},
+};
+
 }  // namespace
 
-constinit const GemmKernel gemm_bf16_bf16_f32_32x32k2_amx{.name = "gemm_bf16_bf16_f32_32x32k2_amx",
-                                                          .isa = Isa::amx,
-                                                          .a = DType::bf16,
-                                                          .b = DType::bf16,
-                                                          .c = DType::f32,
-                                                          .mr = Kernel::kMr,
-                                                          .nr = Kernel::kNr,
-                                                          .kr = Kernel::kKr,
-                                                          .k_multiple = Kernel::kKMultiple,
-                                                          .run = Kernel::run,
-                                                          .enter = Kernel::enter,
-                                                          .leave = Kernel::leave};
+QUERN_KERNELS(GemmKernel, gemm, kRecords)
 
 }  // namespace quern::kernels

@@ -1,7 +1,7 @@
 // 6×16 tiles in AVX2: 12 accumulators, two vectors of B and one broadcast of A in 16 registers.
 #include <immintrin.h>
 
-#include "quern/ops/kernels/gemm/gemm_records.h"
+#include "quern/ops/kernels/gemm/gemm_kernel.h"
 #include "quern/ops/kernels/gemm/gemm_rows.h"
 
 namespace quern::kernels {
@@ -123,28 +123,32 @@ struct Bf16 {
   }
 };
 
+constexpr GemmKernel kRecords[] = {
+    {.name = QUERN_NAMED("gemm_f32_f32_f32_6x16"),
+     .isa = kIsa,
+     .a = DType::f32,
+     .b = DType::f32,
+     .c = DType::f32,
+     .mr = kMr,
+     .nr = kNr,
+     .kr = 1,
+     .k_multiple = 1,
+     .run = dispatch_rows<F32<false>, kMr>,
+     .run_outer = dispatch_rows<F32<true>, kMr>},
+    {.name = QUERN_NAMED("gemm_bf16_bf16_f32_6x16k2"),
+     .isa = kIsa,
+     .a = DType::bf16,
+     .b = DType::bf16,
+     .c = DType::f32,
+     .mr = kMr,
+     .nr = kNr,
+     .kr = 2,
+     .k_multiple = 2,
+     .run = dispatch_rows<Bf16, kMr>},
+};
+
 }  // namespace
 
-constinit const GemmKernel gemm_f32_f32_f32_6x16_avx2{.name = "gemm_f32_f32_f32_6x16_avx2",
-                                                      .isa = Isa::avx2,
-                                                      .a = DType::f32,
-                                                      .b = DType::f32,
-                                                      .c = DType::f32,
-                                                      .mr = kMr,
-                                                      .nr = kNr,
-                                                      .kr = 1,
-                                                      .k_multiple = 1,
-                                                      .run = dispatch_rows<F32<false>, kMr>,
-                                                      .run_outer = dispatch_rows<F32<true>, kMr>};
-constinit const GemmKernel gemm_bf16_bf16_f32_6x16k2_avx2{.name = "gemm_bf16_bf16_f32_6x16k2_avx2",
-                                                          .isa = Isa::avx2,
-                                                          .a = DType::bf16,
-                                                          .b = DType::bf16,
-                                                          .c = DType::f32,
-                                                          .mr = kMr,
-                                                          .nr = kNr,
-                                                          .kr = 2,
-                                                          .k_multiple = 2,
-                                                          .run = dispatch_rows<Bf16, kMr>};
+QUERN_KERNELS(GemmKernel, gemm, kRecords)
 
 }  // namespace quern::kernels

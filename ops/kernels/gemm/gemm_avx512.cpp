@@ -80,30 +80,33 @@ struct Bf16 {
   }
 };
 
+constexpr GemmKernel kRecords[] = {
+    {.name = QUERN_NAMED("gemm_f32_f32_f32_14x32"),
+     .isa = kIsa,
+     .a = DType::f32,
+     .b = DType::f32,
+     .c = DType::f32,
+     .mr = kMr,
+     .nr = kNr,
+     .kr = 1,
+     .k_multiple = 2,
+     .run = dispatch_rows<F32, kMr>,
+     .run_outer = dispatch_rows<F32Outer, kMr>,
+     .finishes = true},
+    {.name = QUERN_NAMED("gemm_bf16_bf16_f32_14x32k2"),
+     .isa = kIsa,
+     .a = DType::bf16,
+     .b = DType::bf16,
+     .c = DType::f32,
+     .mr = kMr,
+     .nr = kNr,
+     .kr = 2,
+     .k_multiple = 2,
+     .run = dispatch_rows<Bf16, kMr>},
+};
+
 }  // namespace
 
-constinit const GemmKernel gemm_f32_f32_f32_14x32_avx512{.name = "gemm_f32_f32_f32_14x32_avx512",
-                                                         .isa = Isa::avx512,
-                                                         .a = DType::f32,
-                                                         .b = DType::f32,
-                                                         .c = DType::f32,
-                                                         .mr = kMr,
-                                                         .nr = kNr,
-                                                         .kr = 1,
-                                                         .k_multiple = 2,
-                                                         .run = dispatch_rows<F32, kMr>,
-                                                         .run_outer = dispatch_rows<F32Outer, kMr>,
-                                                         .finishes = true};
-constinit const GemmKernel gemm_bf16_bf16_f32_14x32k2_avx512{
-    .name = "gemm_bf16_bf16_f32_14x32k2_avx512",
-    .isa = Isa::avx512,
-    .a = DType::bf16,
-    .b = DType::bf16,
-    .c = DType::f32,
-    .mr = kMr,
-    .nr = kNr,
-    .kr = 2,
-    .k_multiple = 2,
-    .run = dispatch_rows<Bf16, kMr>};
+QUERN_KERNELS(GemmKernel, gemm, kRecords)
 
 }  // namespace quern::kernels

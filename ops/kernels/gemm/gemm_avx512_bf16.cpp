@@ -88,20 +88,23 @@ struct Bf16Outer {
   }
 };
 
+constexpr GemmKernel kRecords[] = {
+    {.name = QUERN_NAMED("gemm_bf16_bf16_f32_14x32k2"),
+     .isa = kIsa,
+     .a = DType::bf16,
+     .b = DType::bf16,
+     .c = DType::f32,
+     .mr = kMr,
+     .nr = kNr,
+     .kr = 2,
+     .k_multiple = 4,
+     .run = dispatch_rows<Bf16, kMr>,
+     .run_outer = dispatch_rows<Bf16Outer, kMr>,
+     .finishes = true},
+};
+
 }  // namespace
 
-constinit const GemmKernel gemm_bf16_bf16_f32_14x32k2_avx512_bf16{
-    .name = "gemm_bf16_bf16_f32_14x32k2_avx512_bf16",
-    .isa = Isa::avx512_bf16,
-    .a = DType::bf16,
-    .b = DType::bf16,
-    .c = DType::f32,
-    .mr = kMr,
-    .nr = kNr,
-    .kr = 2,
-    .k_multiple = 4,
-    .run = dispatch_rows<Bf16, kMr>,
-    .run_outer = dispatch_rows<Bf16Outer, kMr>,
-    .finishes = true};
+QUERN_KERNELS(GemmKernel, gemm, kRecords)
 
 }  // namespace quern::kernels

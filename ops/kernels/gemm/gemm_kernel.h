@@ -25,7 +25,7 @@
 #include <cstdint>
 
 #include "quern/ops/kernels/gemm/tile_finish.h"
-#include "quern/tensor/types.h"
+#include "quern/ops/kernels/unit.h"
 
 namespace quern::kernels {
 
@@ -70,7 +70,7 @@ struct GemmKernel {
   // What run() may hold in the thread from enter() to leave(), outside of memory: see KernelUse. Null: nothing.
   void (*enter)() = nullptr;
   void (*leave)() = nullptr;
-  // nr is that of vectors of 128 bits in the record, and named <nr/4>vl; gemm_kernels() gives that of
+  // nr is that of vectors of 128 bits in the record, and named <nr/4>vl; table() gives that of
   // the CPU's vectors.
   bool scalable = false;
 };

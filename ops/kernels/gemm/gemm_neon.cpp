@@ -2,7 +2,7 @@
 // of A, which an FMLA takes from any lane.
 #include <arm_neon.h>
 
-#include "quern/ops/kernels/gemm/gemm_records.h"
+#include "quern/ops/kernels/gemm/gemm_kernel.h"
 #include "quern/ops/kernels/gemm/gemm_rows.h"
 
 namespace quern::kernels {
@@ -121,28 +121,32 @@ struct Bf16 {
   }
 };
 
+constexpr GemmKernel kRecords[] = {
+    {.name = QUERN_NAMED("gemm_f32_f32_f32_8x12"),
+     .isa = kIsa,
+     .a = DType::f32,
+     .b = DType::f32,
+     .c = DType::f32,
+     .mr = kMr,
+     .nr = kNr,
+     .kr = 1,
+     .k_multiple = 1,
+     .run = dispatch_rows<F32<false>, kMr>,
+     .run_outer = dispatch_rows<F32<true>, kMr>},
+    {.name = QUERN_NAMED("gemm_bf16_bf16_f32_8x12k2"),
+     .isa = kIsa,
+     .a = DType::bf16,
+     .b = DType::bf16,
+     .c = DType::f32,
+     .mr = kMr,
+     .nr = kNr,
+     .kr = 2,
+     .k_multiple = 2,
+     .run = dispatch_rows<Bf16, kMr>},
+};
+
 }  // namespace
 
-constinit const GemmKernel gemm_f32_f32_f32_8x12_neon{.name = "gemm_f32_f32_f32_8x12_neon",
-                                                      .isa = Isa::neon,
-                                                      .a = DType::f32,
-                                                      .b = DType::f32,
-                                                      .c = DType::f32,
-                                                      .mr = kMr,
-                                                      .nr = kNr,
-                                                      .kr = 1,
-                                                      .k_multiple = 1,
-                                                      .run = dispatch_rows<F32<false>, kMr>,
-                                                      .run_outer = dispatch_rows<F32<true>, kMr>};
-constinit const GemmKernel gemm_bf16_bf16_f32_8x12k2_neon{.name = "gemm_bf16_bf16_f32_8x12k2_neon",
-                                                          .isa = Isa::neon,
-                                                          .a = DType::bf16,
-                                                          .b = DType::bf16,
-                                                          .c = DType::f32,
-                                                          .mr = kMr,
-                                                          .nr = kNr,
-                                                          .kr = 2,
-                                                          .k_multiple = 2,
-                                                          .run = dispatch_rows<Bf16, kMr>};
+QUERN_KERNELS(GemmKernel, gemm, kRecords)
 
 }  // namespace quern::kernels

@@ -3,7 +3,7 @@
 // rows, so tiles are wide; the last of a panel computes only those groups of 8 columns that it has.
 #include <arm_neon.h>
 
-#include "quern/ops/kernels/gemm/gemm_records.h"
+#include "quern/ops/kernels/gemm/gemm_kernel.h"
 #include "quern/ops/kernels/gemm/gemm_rows.h"
 
 namespace quern::kernels {
@@ -94,18 +94,21 @@ struct Bf16 {
   }
 };
 
+constexpr GemmKernel kRecords[] = {
+    {.name = QUERN_NAMED("gemm_bf16_bf16_f32_4x24k4"),
+     .isa = kIsa,
+     .a = DType::bf16,
+     .b = DType::bf16,
+     .c = DType::f32,
+     .mr = kMr,
+     .nr = kNr,
+     .kr = kKr,
+     .k_multiple = kKr,
+     .run = dispatch_rows<Bf16, kMr>},
+};
+
 }  // namespace
 
-constinit const GemmKernel gemm_bf16_bf16_f32_4x24k4_neon_bf16{
-    .name = "gemm_bf16_bf16_f32_4x24k4_neon_bf16",
-    .isa = Isa::neon_bf16,
-    .a = DType::bf16,
-    .b = DType::bf16,
-    .c = DType::f32,
-    .mr = kMr,
-    .nr = kNr,
-    .kr = kKr,
-    .k_multiple = kKr,
-    .run = dispatch_rows<Bf16, kMr>};
+QUERN_KERNELS(GemmKernel, gemm, kRecords)
 
 }  // namespace quern::kernels

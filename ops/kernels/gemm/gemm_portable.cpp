@@ -1,7 +1,7 @@
 // Tiles for any machine, in the compilers' generic vectors of 16 bytes (left to themselves they
 // vectorise the loop over k): eight accumulators, two vectors of B and one of A fit the 16
 // registers of SSE2.
-#include "quern/ops/kernels/gemm/gemm_records.h"
+#include "quern/ops/kernels/gemm/gemm_kernel.h"
 #include "quern/ops/kernels/gemm/gemm_rows.h"
 #include "quern/tensor/bfloat16.h"
 
@@ -54,40 +54,41 @@ struct Product {
   }
 };
 
+constexpr GemmKernel kRecords[] = {
+    {.name = QUERN_NAMED("gemm_f32_f32_f32_4x8"),
+     .isa = kIsa,
+     .a = DType::f32,
+     .b = DType::f32,
+     .c = DType::f32,
+     .mr = kMr,
+     .nr = 8,
+     .kr = 1,
+     .k_multiple = 1,
+     .run = dispatch_rows<Product<float, float>, kMr>},
+    {.name = QUERN_NAMED("gemm_bf16_bf16_f32_4x8"),
+     .isa = kIsa,
+     .a = DType::bf16,
+     .b = DType::bf16,
+     .c = DType::f32,
+     .mr = kMr,
+     .nr = 8,
+     .kr = 1,
+     .k_multiple = 1,
+     .run = dispatch_rows<Product<bfloat16, float>, kMr>},
+    {.name = QUERN_NAMED("gemm_f64_f64_f64_4x4"),
+     .isa = kIsa,
+     .a = DType::f64,
+     .b = DType::f64,
+     .c = DType::f64,
+     .mr = kMr,
+     .nr = 4,
+     .kr = 1,
+     .k_multiple = 1,
+     .run = dispatch_rows<Product<double, double>, kMr>},
+};
+
 }  // namespace
 
-constinit const GemmKernel gemm_f32_f32_f32_4x8_portable{
-    .name = "gemm_f32_f32_f32_4x8_portable",
-    .isa = Isa::portable,
-    .a = DType::f32,
-    .b = DType::f32,
-    .c = DType::f32,
-    .mr = kMr,
-    .nr = 8,
-    .kr = 1,
-    .k_multiple = 1,
-    .run = dispatch_rows<Product<float, float>, kMr>};
-constinit const GemmKernel gemm_bf16_bf16_f32_4x8_portable{
-    .name = "gemm_bf16_bf16_f32_4x8_portable",
-    .isa = Isa::portable,
-    .a = DType::bf16,
-    .b = DType::bf16,
-    .c = DType::f32,
-    .mr = kMr,
-    .nr = 8,
-    .kr = 1,
-    .k_multiple = 1,
-    .run = dispatch_rows<Product<bfloat16, float>, kMr>};
-constinit const GemmKernel gemm_f64_f64_f64_4x4_portable{
-    .name = "gemm_f64_f64_f64_4x4_portable",
-    .isa = Isa::portable,
-    .a = DType::f64,
-    .b = DType::f64,
-    .c = DType::f64,
-    .mr = kMr,
-    .nr = 4,
-    .kr = 1,
-    .k_multiple = 1,
-    .run = dispatch_rows<Product<double, double>, kMr>};
+QUERN_KERNELS(GemmKernel, gemm, kRecords)
 
 }  // namespace quern::kernels

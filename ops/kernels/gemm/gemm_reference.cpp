@@ -1,6 +1,6 @@
 // The contract in its plainest form: one dot product an element of C. The oracle of the other
 // kernels.
-#include "quern/ops/kernels/gemm/gemm_records.h"
+#include "quern/ops/kernels/gemm/gemm_kernel.h"
 #include "quern/tensor/bfloat16.h"
 
 namespace quern::kernels {
@@ -26,43 +26,44 @@ void run(const GemmTile& tile) {
   }
 }
 
+constexpr GemmKernel kRecords[] = {
+    {.name = QUERN_NAMED("gemm_f32_f32_f32_8x16"),
+     .isa = kIsa,
+     .a = DType::f32,
+     .b = DType::f32,
+     .c = DType::f32,
+     .mr = 8,
+     .nr = 16,
+     .kr = 1,
+     .k_multiple = 1,
+     .run = run<float, float, 16, 1, false>,
+     .run_outer = run<float, float, 16, 1, true>},
+    {.name = QUERN_NAMED("gemm_bf16_bf16_f32_8x16k2"),
+     .isa = kIsa,
+     .a = DType::bf16,
+     .b = DType::bf16,
+     .c = DType::f32,
+     .mr = 8,
+     .nr = 16,
+     .kr = 2,
+     .k_multiple = 2,
+     .run = run<bfloat16, float, 16, 2, false>,
+     .run_outer = run<bfloat16, float, 16, 2, true>},
+    {.name = QUERN_NAMED("gemm_f64_f64_f64_8x8"),
+     .isa = kIsa,
+     .a = DType::f64,
+     .b = DType::f64,
+     .c = DType::f64,
+     .mr = 8,
+     .nr = 8,
+     .kr = 1,
+     .k_multiple = 1,
+     .run = run<double, double, 8, 1, false>,
+     .run_outer = run<double, double, 8, 1, true>},
+};
+
 }  // namespace
 
-constinit const GemmKernel gemm_f32_f32_f32_8x16_reference{
-    .name = "gemm_f32_f32_f32_8x16_reference",
-    .isa = Isa::portable,
-    .a = DType::f32,
-    .b = DType::f32,
-    .c = DType::f32,
-    .mr = 8,
-    .nr = 16,
-    .kr = 1,
-    .k_multiple = 1,
-    .run = run<float, float, 16, 1, false>,
-    .run_outer = run<float, float, 16, 1, true>};
-constinit const GemmKernel gemm_bf16_bf16_f32_8x16k2_reference{
-    .name = "gemm_bf16_bf16_f32_8x16k2_reference",
-    .isa = Isa::portable,
-    .a = DType::bf16,
-    .b = DType::bf16,
-    .c = DType::f32,
-    .mr = 8,
-    .nr = 16,
-    .kr = 2,
-    .k_multiple = 2,
-    .run = run<bfloat16, float, 16, 2, false>,
-    .run_outer = run<bfloat16, float, 16, 2, true>};
-constinit const GemmKernel gemm_f64_f64_f64_8x8_reference{
-    .name = "gemm_f64_f64_f64_8x8_reference",
-    .isa = Isa::portable,
-    .a = DType::f64,
-    .b = DType::f64,
-    .c = DType::f64,
-    .mr = 8,
-    .nr = 8,
-    .kr = 1,
-    .k_multiple = 1,
-    .run = run<double, double, 8, 1, false>,
-    .run_outer = run<double, double, 8, 1, true>};
+QUERN_KERNELS(GemmKernel, gemm, kRecords)
 
 }  // namespace quern::kernels

@@ -1,22 +1,12 @@
 #include "quern/ops/kernels/gemm/gemm_registry.h"
 
 #include <algorithm>
-#include <array>
-#include <string>
 
-#include "quern/ops/kernels/gemm/gemm_records.h"
-#include "quern/tensor/cpu_features.h"
 #include "quern/tensor/divide.h"
 #include "quern/tensor/dtype.h"
-#include "quern/tensor/verbose.h"
 
 namespace quern::kernels {
 namespace {
-
-constexpr std::array kRecords{
-#define QUERN_GEMM_KERNEL(record) &record,
-#include "quern/ops/kernels/gemm/kernels.inc"
-};
 
 /// Does vdpbf16ps beat widening bf16 to f32? Throughput against vfmadd231ps of the same width:
 /// twice the multiplications on AMD (Zen 4, Zen 5), half of them on Intel's cores, which leave bf16
@@ -29,14 +19,6 @@ bool has_fast_vdpbf16ps() {
 #else
   return false;
 #endif
-}
-
-/// Empty: take it.
-std::string refusal(const GemmKernel& kernel) {
-  if (!isa_enabled(kernel.isa)) return why_disabled(kernel.isa);
-  if (kernel.isa == Isa::avx512_bf16 && !has_fast_vdpbf16ps())
-    return "vdpbf16ps is slower than widening on this CPU";
-  return {};
 }
 
 /// Packs one panel of a kernel whose kr is kKr.
@@ -73,32 +55,16 @@ void pack_panel(const GemmKernel& kernel, const T* b, int64_t row_stride, int64_
 
 }  // namespace
 
-std::span<const GemmKernel* const> gemm_kernels() {
-  static std::array<GemmKernel, kRecords.size()> fitted;  // the scalable ones
-  static const auto kernels = [] {
-    auto list = kRecords;
-    for (size_t i = 0; i < list.size(); ++i) {
-      if (!list[i]->scalable) continue;
-      fitted[i] = *list[i];
-      fitted[i].nr = list[i]->nr * sve_bits() / 128;
-      list[i] = &fitted[i];
-    }
-    return list;
-  }();
-  return kernels;
-}
-
 const GemmKernel& select_gemm_kernel(DType a_and_b) {
-  for (const GemmKernel* kernel : gemm_kernels()) {
-    if (kernel->a != a_and_b) continue;
-    const std::string reason = refusal(*kernel);
-    if (reason.empty()) {
-      report_choice("gemm", kernel->name);
-      return *kernel;
-    }
-    report_refusal("gemm", kernel->name, reason);
-  }
-  fail("gemm", fmt::format("dtype: expected bf16, f32 or f64, got {}", a_and_b));
+  const GemmKernel* kernel = select<GemmKernel>(
+      "gemm", [=](const GemmKernel& record) { return record.a == a_and_b; },
+      [](const GemmKernel& record) {
+        return record.isa == Isa::avx512_bf16 && !has_fast_vdpbf16ps()
+                   ? "vdpbf16ps is slower than widening on this CPU"
+                   : nullptr;
+      });
+  check(kernel, "gemm", "dtype: expected bf16, f32 or f64, got {}", a_and_b);
+  return *kernel;
 }
 
 int64_t padded_k(const GemmKernel& kernel, int64_t k) { return round_up(k, kernel.k_multiple); }

@@ -1,16 +1,11 @@
-// The GEMM micro-kernels: the list, the choice, and the packing of B that their contract asks for.
+// The GEMM micro-kernels: the choice, and the packing of B that their contract asks for.
 #pragma once
-#include <span>
-
 #include "quern/ops/kernels/gemm/gemm_kernel.h"
+#include "quern/ops/kernels/table.h"
 
 namespace quern::kernels {
 
-/// All records of kernels.inc, in its order; nr of the scalable ones is this CPU's.
-std::span<const GemmKernel* const> gemm_kernels();
-
-/// The first record for this dtype of A and B whose ISA is enabled and not known to be slow on this
-/// CPU.
+/// For this dtype of A and B, and not known to be slow on this CPU.
 const GemmKernel& select_gemm_kernel(DType a_and_b);
 
 /// A cell's calls of a kernel. In between the kernel may rely on what it set in the thread, AMX's tile

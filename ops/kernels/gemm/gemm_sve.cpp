@@ -3,7 +3,7 @@
 // operations on some CPUs.)
 #include <arm_sve.h>
 
-#include "quern/ops/kernels/gemm/gemm_records.h"
+#include "quern/ops/kernels/gemm/gemm_kernel.h"
 #include "quern/ops/kernels/gemm/gemm_rows.h"
 
 namespace quern::kernels {
@@ -64,19 +64,23 @@ struct F32 {
   }
 };
 
+constexpr GemmKernel kRecords[] = {
+    {.name = QUERN_NAMED("gemm_f32_f32_f32_8x3vl"),
+     .isa = kIsa,
+     .a = DType::f32,
+     .b = DType::f32,
+     .c = DType::f32,
+     .mr = kMr,
+     .nr = 12,
+     .kr = 1,
+     .k_multiple = 1,
+     .run = dispatch_rows<F32<false>, kMr>,
+     .run_outer = dispatch_rows<F32<true>, kMr>,
+     .scalable = true},
+};
+
 }  // namespace
 
-constinit const GemmKernel gemm_f32_f32_f32_8x3vl_sve{.name = "gemm_f32_f32_f32_8x3vl_sve",
-                                                      .isa = Isa::sve,
-                                                      .a = DType::f32,
-                                                      .b = DType::f32,
-                                                      .c = DType::f32,
-                                                      .mr = kMr,
-                                                      .nr = 12,
-                                                      .kr = 1,
-                                                      .k_multiple = 1,
-                                                      .run = dispatch_rows<F32<false>, kMr>,
-                                                      .run_outer = dispatch_rows<F32<true>, kMr>,
-                                                      .scalable = true};
+QUERN_KERNELS(GemmKernel, gemm, kRecords)
 
 }  // namespace quern::kernels

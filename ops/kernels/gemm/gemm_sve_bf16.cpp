@@ -4,7 +4,7 @@
 // it has.
 #include <arm_sve.h>
 
-#include "quern/ops/kernels/gemm/gemm_records.h"
+#include "quern/ops/kernels/gemm/gemm_kernel.h"
 #include "quern/ops/kernels/gemm/gemm_rows.h"
 
 namespace quern::kernels {
@@ -89,19 +89,22 @@ struct Bf16 {
   }
 };
 
+constexpr GemmKernel kRecords[] = {
+    {.name = QUERN_NAMED("gemm_bf16_bf16_f32_4x6vlk4"),
+     .isa = kIsa,
+     .a = DType::bf16,
+     .b = DType::bf16,
+     .c = DType::f32,
+     .mr = kMr,
+     .nr = 4 * kVectors,
+     .kr = 4,
+     .k_multiple = 4,
+     .run = dispatch_rows<Bf16, kMr>,
+     .scalable = true},
+};
+
 }  // namespace
 
-constinit const GemmKernel gemm_bf16_bf16_f32_4x6vlk4_sve_bf16{
-    .name = "gemm_bf16_bf16_f32_4x6vlk4_sve_bf16",
-    .isa = Isa::sve_bf16,
-    .a = DType::bf16,
-    .b = DType::bf16,
-    .c = DType::f32,
-    .mr = kMr,
-    .nr = 4 * kVectors,
-    .kr = 4,
-    .k_multiple = 4,
-    .run = dispatch_rows<Bf16, kMr>,
-    .scalable = true};
+QUERN_KERNELS(GemmKernel, gemm, kRecords)
 
 }  // namespace quern::kernels

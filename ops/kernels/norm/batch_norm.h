@@ -1,8 +1,16 @@
 // The passes of batch_norm over a whole x: blocks, threads, and the merging of partial sums.
 #pragma once
 #include "quern/ops/kernels/norm/batch_norm_kernel.h"
+#include "quern/ops/kernels/table.h"
 
 namespace quern::kernels {
+
+/// For bf16, f32 or f64.
+inline const BatchNormKernel& select_batch_norm_kernel(DType dtype, bool nhwc) {
+  return *select<BatchNormKernel>("batch_norm", [=](const BatchNormKernel& kernel) {
+    return kernel.dtype == dtype && kernel.nhwc == nhwc;
+  });
+}
 
 /// x is [images][pixels][channels] for an nhwc kernel, [images][channels][pixels] for an nchw one.
 struct BatchNormSize {

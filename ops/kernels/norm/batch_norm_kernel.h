@@ -9,7 +9,7 @@
 #pragma once
 #include <cstdint>
 
-#include "quern/tensor/types.h"
+#include "quern/ops/kernels/unit.h"
 
 namespace quern::kernels {
 

@@ -1,5 +1,5 @@
 // The batch_norm kernels as their formulas read: the oracle, and the last choice.
-#include "quern/ops/kernels/norm/batch_norm_registry.h"
+#include "quern/ops/kernels/norm/batch_norm_kernel.h"
 #include "quern/tensor/bfloat16.h"
 
 namespace quern::kernels {
@@ -68,19 +68,21 @@ struct Reference {
   }
 
   static constexpr BatchNormKernel record(const char* name, DType dtype) {
-    return {name, Isa::portable, dtype, nhwc, stats, normalise, backward_reduce, backward_apply};
+    return {name, kIsa, dtype, nhwc, stats, normalise, backward_reduce, backward_apply};
   }
+};
+
+constexpr BatchNormKernel kRecords[] = {
+    Reference<float, float, true>::record(QUERN_NAMED("batch_norm_f32_nhwc"), DType::f32),
+    Reference<float, float, false>::record(QUERN_NAMED("batch_norm_f32_nchw"), DType::f32),
+    Reference<bfloat16, float, true>::record(QUERN_NAMED("batch_norm_bf16_nhwc"), DType::bf16),
+    Reference<bfloat16, float, false>::record(QUERN_NAMED("batch_norm_bf16_nchw"), DType::bf16),
+    Reference<double, double, true>::record(QUERN_NAMED("batch_norm_f64_nhwc"), DType::f64),
+    Reference<double, double, false>::record(QUERN_NAMED("batch_norm_f64_nchw"), DType::f64),
 };
 
 }  // namespace
 
-constinit const BatchNormKernel batch_norm_reference[6] = {
-    Reference<float, float, true>::record("batch_norm_f32_nhwc_reference", DType::f32),
-    Reference<float, float, false>::record("batch_norm_f32_nchw_reference", DType::f32),
-    Reference<bfloat16, float, true>::record("batch_norm_bf16_nhwc_reference", DType::bf16),
-    Reference<bfloat16, float, false>::record("batch_norm_bf16_nchw_reference", DType::bf16),
-    Reference<double, double, true>::record("batch_norm_f64_nhwc_reference", DType::f64),
-    Reference<double, double, false>::record("batch_norm_f64_nchw_reference", DType::f64),
-};
+QUERN_KERNELS(BatchNormKernel, batch_norm, kRecords)
 
 }  // namespace quern::kernels

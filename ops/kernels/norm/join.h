@@ -2,8 +2,15 @@
 #pragma once
 #include "quern/ops/kernels/norm/batch_norm.h"
 #include "quern/ops/kernels/norm/join_kernel.h"
+#include "quern/ops/kernels/table.h"
 
 namespace quern::kernels {
+
+/// For bf16, f32 or f64.
+inline const JoinKernel& select_join_kernel(DType dtype) {
+  return *select<JoinKernel>("join",
+                             [=](const JoinKernel& kernel) { return kernel.dtype == dtype; });
+}
 
 // As JoinKernel tells; mask: [images·pixels][mask_words(channels)]. Sums are merged in fixed order.
 

@@ -1,5 +1,5 @@
 // The join kernels as their formulas read: the oracle, and the last choice.
-#include "quern/ops/kernels/norm/join_registry.h"
+#include "quern/ops/kernels/norm/join_kernel.h"
 #include "quern/tensor/bfloat16.h"
 
 namespace quern::kernels {
@@ -81,16 +81,18 @@ struct Reference {
   }
 
   static constexpr JoinKernel record(const char* name, DType dtype) {
-    return {name, Isa::portable, dtype, forward, reduce, apply};
+    return {name, kIsa, dtype, forward, reduce, apply};
   }
+};
+
+constexpr JoinKernel kRecords[] = {
+    Reference<float, float>::record(QUERN_NAMED("join_f32"), DType::f32),
+    Reference<bfloat16, float>::record(QUERN_NAMED("join_bf16"), DType::bf16),
+    Reference<double, double>::record(QUERN_NAMED("join_f64"), DType::f64),
 };
 
 }  // namespace
 
-constinit const JoinKernel join_reference[3] = {
-    Reference<float, float>::record("join_f32_reference", DType::f32),
-    Reference<bfloat16, float>::record("join_bf16_reference", DType::bf16),
-    Reference<double, double>::record("join_f64_reference", DType::f64),
-};
+QUERN_KERNELS(JoinKernel, join, kRecords)
 
 }  // namespace quern::kernels

@@ -8,9 +8,9 @@ namespace quern::kernels {
 namespace {
 
 /// i is an element's index, c its channel, `part` a vector's lanes or the first of them.
-template <class T, class Arch>
+template <class T>
 struct Join {
-  using V = Vec<T, Arch>;
+  using V = Vec<T>;
   using P = Wide<T>;
 
   template <class Part>
@@ -21,7 +21,7 @@ struct Join {
   static V parameters(const void* p, int64_t c, Part part) {
     return part.load(static_cast<const P*>(p) + c);
   }
-  static V zero_where(xsimd::batch_bool<P, Arch> condition, V v) {
+  static V zero_where(xsimd::batch_bool<P> condition, V v) {
     return xsimd::select(condition, V(0), v);
   }
 
@@ -43,9 +43,9 @@ struct Join {
     return mask + row * mask_words(block.stride);
   }
   /// Where channel c's lanes begin in its word.
-  static int bit(int64_t c) { return kLanes<T, Arch> == 16 ? 0 : static_cast<int>(c % 16); }
-  static void put_bits(MaskWord* row, int64_t c, xsimd::batch_bool<P, Arch> condition) {
-    const int bits = to_bits<T, Arch>(condition) << bit(c);
+  static int bit(int64_t c) { return kLanes<T> == 16 ? 0 : static_cast<int>(c % 16); }
+  static void put_bits(MaskWord* row, int64_t c, xsimd::batch_bool<P> condition) {
+    const int bits = to_bits<T>(condition) << bit(c);
     row[c / 16] = static_cast<MaskWord>(bit(c) == 0 ? bits : row[c / 16] | bits);
   }
   /// dz; `bits`: of the row
@@ -54,14 +54,13 @@ struct Join {
                   const MaskWord* bits, int64_t i, int64_t c, Part part) {
     for (const void* p : {branch.v, shortcut.v, dout})
       if (p) fetch_page_ahead(static_cast<const T*>(p) + i);
-    return where_bits<T, Arch>(static_cast<uint16_t>(bits[c / 16] >> bit(c)),
-                               elements(dout, i, part));
+    return where_bits<T>(static_cast<uint16_t>(bits[c / 16] >> bit(c)), elements(dout, i, part));
   }
   /// sum += dz·(v - center)
   template <class Part>
   static void add_deviation(const JoinSide& side, V dz, int64_t i, int64_t c, Part part, P* sum) {
     const V d = elements(side.v, i, part) - parameters(side.center, c, part);
-    store<Arch>(sum, fused(dz, d, load<Arch>(sum)));
+    store(sum, fused(dz, d, load(sum)));
   }
   template <class Part>
   static void differentiate(const JoinSide& side, V dz, int64_t i, int64_t c, Part part,
@@ -83,7 +82,7 @@ struct Join {
   static void forward(const BatchNormBlock& block, const JoinSide& branch, const JoinSide& shortcut,
                       void* out, MaskWord* mask, bool streams) {
     for (int64_t r = 0; r < block.rows; ++r)
-      each_vector<T, Arch>(block.channels, [&](int64_t c, int, auto part) {
+      each_vector<T>(block.channels, [&](int64_t c, int, auto part) {
         const int64_t i = r * block.stride + c;
         const V v = sum_of(branch, shortcut, i, c, part);
         const auto dropped = v <= V(0);  // NaN passes
@@ -99,10 +98,10 @@ struct Join {
     // up to twice what it gives to stripes of columns narrow enough for registers.
     alignas(64) P all[3][kJoinChannels] = {};
     for (int64_t r = 0; r < block.rows; ++r)
-      each_vector<T, Arch>(block.channels, [&](int64_t c, int, auto part) {
+      each_vector<T>(block.channels, [&](int64_t c, int, auto part) {
         const int64_t i = r * block.stride + c;
         const V dz = masked(branch, shortcut, dout, row_of(mask, block, r), i, c, part);
-        store<Arch>(all[0] + c, load<Arch>(all[0] + c) + dz);
+        store(all[0] + c, load(all[0] + c) + dz);
         add_deviation(branch, dz, i, c, part, all[1] + c);
         if (shortcut.center) add_deviation(shortcut, dz, i, c, part, all[2] + c);
       });
@@ -114,7 +113,7 @@ struct Join {
   static void apply_as(const BatchNormBlock& block, const JoinSide& branch,
                        const JoinSide& shortcut, const void* dout, const MaskWord* mask) {
     for (int64_t r = 0; r < block.rows; ++r)
-      each_vector<T, Arch>(block.channels, [&](int64_t c, int, auto part) {
+      each_vector<T>(block.channels, [&](int64_t c, int, auto part) {
         const int64_t i = r * block.stride + c;
         const V dz = masked(branch, shortcut, dout, row_of(mask, block, r), i, c, part);
         differentiate(branch, dz, i, c, part, streams && branch.dv != dout);
@@ -128,10 +127,19 @@ struct Join {
     else apply_as<false>(block, branch, shortcut, dout, mask);
   }
 
-  static constexpr JoinKernel record(const char* name, Isa isa, DType dtype) {
-    return {name, isa, dtype, forward, reduce, apply};
+  static constexpr JoinKernel record(const char* name, DType dtype) {
+    return {name, kIsa, dtype, forward, reduce, apply};
   }
 };
 
+constexpr JoinKernel kRecords[] = {
+    Join<float>::record(QUERN_NAMED("join_f32"), DType::f32),
+    Join<bfloat16>::record(QUERN_NAMED("join_bf16"), DType::bf16),
+    Join<double>::record(QUERN_NAMED("join_f64"), DType::f64),
+};
+
 }  // namespace
+
+QUERN_KERNELS(JoinKernel, join, kRecords)
+
 }  // namespace quern::kernels

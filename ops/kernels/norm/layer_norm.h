@@ -1,8 +1,15 @@
 // The passes of layer_norm over all rows: threads, and the merging of partial sums.
 #pragma once
 #include "quern/ops/kernels/norm/layer_norm_kernel.h"
+#include "quern/ops/kernels/table.h"
 
 namespace quern::kernels {
+
+/// For bf16, f32 or f64.
+inline const LayerNormKernel& select_layer_norm_kernel(DType dtype) {
+  return *select<LayerNormKernel>(
+      "layer_norm", [=](const LayerNormKernel& kernel) { return kernel.dtype == dtype; });
+}
 
 // Formulas and shapes as in the contract of the kernels.
 void layer_norm_forward(const LayerNormKernel& kernel, const LayerNormRows& size, const void* x,

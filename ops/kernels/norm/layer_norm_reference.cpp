@@ -1,7 +1,7 @@
 // The layer_norm kernels as their formulas read: the oracle, and the last choice.
 #include <cmath>
 
-#include "quern/ops/kernels/norm/layer_norm_registry.h"
+#include "quern/ops/kernels/norm/layer_norm_kernel.h"
 #include "quern/tensor/bfloat16.h"
 
 namespace quern::kernels {
@@ -54,16 +54,18 @@ struct Reference {
   }
 
   static constexpr LayerNormKernel record(const char* name, DType dtype) {
-    return {name, Isa::portable, dtype, forward, backward};
+    return {name, kIsa, dtype, forward, backward};
   }
+};
+
+constexpr LayerNormKernel kRecords[] = {
+    Reference<float, float>::record(QUERN_NAMED("layer_norm_f32"), DType::f32),
+    Reference<bfloat16, float>::record(QUERN_NAMED("layer_norm_bf16"), DType::bf16),
+    Reference<double, double>::record(QUERN_NAMED("layer_norm_f64"), DType::f64),
 };
 
 }  // namespace
 
-constinit const LayerNormKernel layer_norm_reference[3] = {
-    Reference<float, float>::record("layer_norm_f32_reference", DType::f32),
-    Reference<bfloat16, float>::record("layer_norm_bf16_reference", DType::bf16),
-    Reference<double, double>::record("layer_norm_f64_reference", DType::f64),
-};
+QUERN_KERNELS(LayerNormKernel, layer_norm, kRecords)
 
 }  // namespace quern::kernels

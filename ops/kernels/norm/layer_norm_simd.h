@@ -7,9 +7,9 @@
 namespace quern::kernels {
 namespace {
 
-template <class T, class Arch>
+template <class T>
 struct RowNorm {
-  using V = Vec<T, Arch>;
+  using V = Vec<T>;
   using P = Wide<T>;
   static constexpr int64_t kSegment = 4096;
 
@@ -28,11 +28,11 @@ struct RowNorm {
   }
 
   static void row_moments(const T* x, int64_t columns, double* mean, double* m2) {
-    run_moments<T, Arch>(x, segment(0, columns), mean, m2);
+    run_moments<T>(x, segment(0, columns), mean, m2);
     for (int64_t begin = kSegment; begin < columns; begin += kSegment) {
       const int64_t n = segment(begin, columns);
       double next_mean, next_m2;
-      run_moments<T, Arch>(x + begin, n, &next_mean, &next_m2);
+      run_moments<T>(x + begin, n, &next_mean, &next_m2);
       const double share = static_cast<double>(n) / static_cast<double>(begin + n);
       const double delta = next_mean - *mean;
       *mean += delta * share;
@@ -51,7 +51,7 @@ struct RowNorm {
       const P invstd =
           static_cast<P>(1 / __builtin_sqrt(m2 / static_cast<double>(size.columns) + eps));
       const Map map(mean, invstd);
-      each_vector<T, Arch>(size.columns, [&](int64_t i, int, auto part) {
+      each_vector<T>(size.columns, [&](int64_t i, int, auto part) {
         const V h = map(part.load(x + i));
         part.store(y + i, fused(h, part.load(weight + i), part.load(bias + i)));
       });
@@ -75,7 +75,7 @@ struct RowNorm {
       for (int64_t begin = 0; begin < size.columns; begin += kSegment) {
         V g_part[4], gh_part[4];
         unroll<4>([&](int k) { g_part[k] = gh_part[k] = V(0); });
-        each_vector<T, Arch, 4>(segment(begin, size.columns), [&](int64_t j, int k, auto part) {
+        each_vector<T, 4>(segment(begin, size.columns), [&](int64_t j, int k, auto part) {
           const int64_t i = begin + j;
           const V dyi = part.load(dy + i), h = map(part.load(x + i));
           const V g = dyi * part.load(weight + i);
@@ -87,7 +87,7 @@ struct RowNorm {
         g_sum += sum_of_four(g_part), gh_sum += sum_of_four(gh_part);
       }
       const V g_mean(static_cast<P>(g_sum / n)), gh_mean(static_cast<P>(gh_sum / n));
-      each_vector<T, Arch>(size.columns, [&](int64_t i, int, auto part) {
+      each_vector<T>(size.columns, [&](int64_t i, int, auto part) {
         const V g = part.load(dy + i) * part.load(weight + i);
         const V h = map(part.load(x + i));
         part.store(dx + i, map.scale * fused_minus(h, gh_mean, g - g_mean));
@@ -95,10 +95,19 @@ struct RowNorm {
     }
   }
 
-  static constexpr LayerNormKernel record(const char* name, Isa isa, DType dtype) {
-    return {name, isa, dtype, forward, backward};
+  static constexpr LayerNormKernel record(const char* name, DType dtype) {
+    return {name, kIsa, dtype, forward, backward};
   }
 };
 
+constexpr LayerNormKernel kRecords[] = {
+    RowNorm<float>::record(QUERN_NAMED("layer_norm_f32"), DType::f32),
+    RowNorm<bfloat16>::record(QUERN_NAMED("layer_norm_bf16"), DType::bf16),
+    RowNorm<double>::record(QUERN_NAMED("layer_norm_f64"), DType::f64),
+};
+
 }  // namespace
+
+QUERN_KERNELS(LayerNormKernel, layer_norm, kRecords)
+
 }  // namespace quern::kernels

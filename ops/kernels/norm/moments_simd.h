@@ -19,14 +19,14 @@ auto sum_of_four(const V (&v)[4]) {
   return xsimd::hadd((v[0] + v[1]) + (v[2] + v[3]));
 }
 
-template <class T, class Arch>
+template <class T>
 void run_moments(const T* x, int64_t n, double* mean, double* m2) {
-  using V = Vec<T, Arch>;
+  using V = Vec<T>;
   V sum[4], d_sum[4], d2_sum[4];
   unroll<4>([&](int k) { sum[k] = d_sum[k] = d2_sum[k] = V(0); });
-  each_vector<T, Arch, 4>(n, [&](int64_t i, int k, auto part) { sum[k] += part.load(x + i); });
+  each_vector<T, 4>(n, [&](int64_t i, int k, auto part) { sum[k] += part.load(x + i); });
   const auto pivot = sum_of_four(sum) / static_cast<Wide<T>>(n);
-  each_vector<T, Arch, 4>(n, [&](int64_t i, int k, auto part) {
+  each_vector<T, 4>(n, [&](int64_t i, int k, auto part) {
     const V d = part.load(x + i, V(pivot)) - V(pivot);
     d_sum[k] += d;
     d2_sum[k] = fused(d, d, d2_sum[k]);

@@ -1,7 +1,7 @@
 // The updates as their formulas read: the oracle, and what runs for f64 and bf16 parameters.
 #include <cmath>
 
-#include "quern/ops/kernels/optim/update_records.h"
+#include "quern/ops/kernels/optim/update_kernel.h"
 #include "quern/tensor/bfloat16.h"
 
 namespace quern::kernels {
@@ -51,20 +51,20 @@ void adamw(const AdamWStep& step, const UpdateSpan& span) {
   }
 }
 
+constexpr SgdKernel kSgd[] = {
+    {QUERN_NAMED("sgd_f32"), kIsa, DType::f32, sgd<float, float>},
+    {QUERN_NAMED("sgd_bf16"), kIsa, DType::bf16, sgd<bfloat16, float>},
+    {QUERN_NAMED("sgd_f64"), kIsa, DType::f64, sgd<double, double>},
+};
+constexpr AdamWKernel kAdamW[] = {
+    {QUERN_NAMED("adamw_f32"), kIsa, DType::f32, adamw<float, float>},
+    {QUERN_NAMED("adamw_bf16"), kIsa, DType::bf16, adamw<bfloat16, float>},
+    {QUERN_NAMED("adamw_f64"), kIsa, DType::f64, adamw<double, double>},
+};
+
 }  // namespace
 
-constinit const SgdKernel sgd_f32_reference{"sgd_f32_reference", Isa::portable, DType::f32,
-                                            sgd<float, float>};
-constinit const SgdKernel sgd_bf16_reference{"sgd_bf16_reference", Isa::portable, DType::bf16,
-                                             sgd<bfloat16, float>};
-constinit const SgdKernel sgd_f64_reference{"sgd_f64_reference", Isa::portable, DType::f64,
-                                            sgd<double, double>};
-
-constinit const AdamWKernel adamw_f32_reference{"adamw_f32_reference", Isa::portable, DType::f32,
-                                                adamw<float, float>};
-constinit const AdamWKernel adamw_bf16_reference{"adamw_bf16_reference", Isa::portable, DType::bf16,
-                                                 adamw<bfloat16, float>};
-constinit const AdamWKernel adamw_f64_reference{"adamw_f64_reference", Isa::portable, DType::f64,
-                                                adamw<double, double>};
+QUERN_KERNELS(SgdKernel, sgd, kSgd)
+QUERN_KERNELS(AdamWKernel, adamw, kAdamW)
 
 }  // namespace quern::kernels

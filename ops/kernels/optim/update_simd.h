@@ -50,9 +50,8 @@ void each_vector(const UpdateSpan& span, int states, F body) {
   }
 }
 
-template <class Arch>
 void sgd(const SgdStep& step, const UpdateSpan& span) {
-  using V = xsimd::batch<float, Arch>;
+  using V = Vec<float>;
   const V lr(static_cast<float>(step.lr)), momentum(static_cast<float>(step.momentum));
   const V keep(static_cast<float>(1 - step.dampening));
   const V weight_decay(static_cast<float>(step.weight_decay));
@@ -68,9 +67,8 @@ void sgd(const SgdStep& step, const UpdateSpan& span) {
   });
 }
 
-template <class Arch>
 void adamw(const AdamWStep& step, const UpdateSpan& span) {
-  using V = xsimd::batch<float, Arch>;
+  using V = Vec<float>;
   const V decay(static_cast<float>(step.decay)), beta2(static_cast<float>(step.beta2));
   const V take1(static_cast<float>(1 - step.beta1)), take2(static_cast<float>(1 - step.beta2));
   const V step_size(static_cast<float>(step.step_size));
@@ -83,5 +81,12 @@ void adamw(const AdamWStep& step, const UpdateSpan& span) {
   });
 }
 
+constexpr SgdKernel kSgd[] = {{QUERN_NAMED("sgd_f32"), kIsa, DType::f32, sgd}};
+constexpr AdamWKernel kAdamW[] = {{QUERN_NAMED("adamw_f32"), kIsa, DType::f32, adamw}};
+
 }  // namespace
+
+QUERN_KERNELS(SgdKernel, sgd, kSgd)
+QUERN_KERNELS(AdamWKernel, adamw, kAdamW)
+
 }  // namespace quern::kernels

@@ -1,9 +1,18 @@
 // Pooling over whole tensors: the tables of windows, and the loops over images and rows.
 #pragma once
 #include "quern/ops/kernels/pool/pool_kernel.h"
+#include "quern/ops/kernels/table.h"
 #include "quern/tensor/storage.h"
 
 namespace quern::kernels {
+
+/// For bf16, f32 or f64, and numbers of channels and of a window's taps.
+inline const PoolKernel& select_pool_kernel(DType dtype, int64_t channels, int64_t taps) {
+  return *select<PoolKernel>("pool", [=](const PoolKernel& kernel) {
+    return kernel.dtype == dtype && kernel.min_channels <= channels &&
+           channels <= kernel.max_channels && taps <= kernel.max_taps;
+  });
+}
 
 /// The windows along one axis, with their tables.
 struct PoolWindows {

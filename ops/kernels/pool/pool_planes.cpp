@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "quern/ops/kernels/pool/pool_registry.h"
+#include "quern/ops/kernels/pool/pool_kernel.h"
 #include "quern/ops/kernels/pool/pool_taps.h"
 #include "quern/tensor/bfloat16.h"
 #include "quern/tensor/divide.h"
@@ -150,17 +150,19 @@ struct Planes {
   }
 
   static constexpr PoolKernel record(const char* name, DType dtype) {
-    return {name,      Isa::portable, dtype,        1,           1,
-            INT64_MAX, max_forward,   max_backward, avg_forward, avg_backward};
+    return {name,      kIsa,        dtype,        1,           1,
+            INT64_MAX, max_forward, max_backward, avg_forward, avg_backward};
   }
 };
 
-}  // namespace
-
-constinit const PoolKernel pool_planes[3] = {
+constexpr PoolKernel kRecords[] = {
     Planes<float, float>::record("pool_f32_nchw_portable", DType::f32),
     Planes<bfloat16, float>::record("pool_bf16_nchw_portable", DType::bf16),
     Planes<double, double>::record("pool_f64_nchw_portable", DType::f64),
 };
+
+}  // namespace
+
+QUERN_KERNELS(PoolKernel, pool, kRecords)
 
 }  // namespace quern::kernels

@@ -2,7 +2,7 @@
 // tensors.
 #include <limits>
 
-#include "quern/ops/kernels/pool/pool_registry.h"
+#include "quern/ops/kernels/pool/pool_kernel.h"
 #include "quern/ops/kernels/pool/pool_taps.h"
 #include "quern/tensor/bfloat16.h"
 
@@ -105,17 +105,19 @@ struct Reference {
   }
 
   static constexpr PoolKernel record(const char* name, DType dtype) {
-    return {name,      Isa::portable, dtype,        1,           INT64_MAX,
-            INT64_MAX, max_forward,   max_backward, avg_forward, avg_backward};
+    return {name,      kIsa,        dtype,        1,           INT64_MAX,
+            INT64_MAX, max_forward, max_backward, avg_forward, avg_backward};
   }
+};
+
+constexpr PoolKernel kRecords[] = {
+    Reference<float>::record(QUERN_NAMED("pool_f32"), DType::f32),
+    Reference<bfloat16>::record(QUERN_NAMED("pool_bf16"), DType::bf16),
+    Reference<double>::record(QUERN_NAMED("pool_f64"), DType::f64),
 };
 
 }  // namespace
 
-constinit const PoolKernel pool_reference[3] = {
-    Reference<float>::record("pool_f32_reference", DType::f32),
-    Reference<bfloat16>::record("pool_bf16_reference", DType::bf16),
-    Reference<double>::record("pool_f64_reference", DType::f64),
-};
+QUERN_KERNELS(PoolKernel, pool, kRecords)
 
 }  // namespace quern::kernels

@@ -10,9 +10,8 @@ namespace quern::kernels {
 namespace {
 
 /// bf16 as 16-bit integers of the same order, -0 below +0, NaN of either sign above all.
-template <class Arch>
 struct OrderedBf16 {
-  using V = xsimd::batch<int16_t, Arch>;
+  using V = xsimd::batch<int16_t>;
   static constexpr int64_t lanes = static_cast<int64_t>(V::size);
   static constexpr int16_t kAboveInfinity = 0x7f;  // so many, then wraps to what is below -inf
 
@@ -32,10 +31,10 @@ struct OrderedBf16 {
   static V by_magnitude(V v) { return v ^ ((v >> 15) & V(0x7fff)); }
 };
 
-template <class T, class Arch>
+template <class T>
 struct ChannelPool {
-  using V = Vec<T, Arch>;
-  static constexpr int64_t lanes = kLanes<T, Arch>;
+  using V = Vec<T>;
+  static constexpr int64_t lanes = kLanes<T>;
   /// Integers as wide as the lanes: what numbers of taps, kept as floats (exact), become on the way
   /// to and from memory.
   using Whole =
@@ -43,20 +42,20 @@ struct ChannelPool {
   using Real = typename Native<Wide<T>, lanes>::type;
 
   template <class Index>
-  static void store_index(Index* p, V tap, AllLanes<Arch>) {
+  static void store_index(Index* p, V tap, AllLanes) {
     using Packed = typename Native<Index, lanes>::type;
     const auto packed =
         __builtin_convertvector(__builtin_convertvector((Real)tap.data, Whole), Packed);
     __builtin_memcpy(p, &packed, sizeof(packed));
   }
   template <class Index>
-  static void store_index(Index* p, V tap, FirstLanes<Arch> part) {
+  static void store_index(Index* p, V tap, FirstLanes part) {
     Index padded[lanes];
-    store_index(padded, tap, AllLanes<Arch>{});
+    store_index(padded, tap, AllLanes{});
     for (int64_t i = 0; i < part.n; ++i) p[i] = padded[i];
   }
   template <class Index>
-  static V load_index(const Index* p, AllLanes<Arch>) {
+  static V load_index(const Index* p, AllLanes) {
     // Bytes by way of shorts: the whole step GCC 12 takes byte by byte (twice the time of max_backward).
     using Step =
         typename Native<std::conditional_t<sizeof(Index) == 1, int16_t, Index>, lanes>::type;
@@ -66,10 +65,10 @@ struct ChannelPool {
         __builtin_convertvector(__builtin_convertvector(packed, Step), Whole), Real);
   }
   template <class Index>
-  static V load_index(const Index* p, FirstLanes<Arch> part) {
+  static V load_index(const Index* p, FirstLanes part) {
     Index padded[lanes] = {};
     for (int64_t i = 0; i < part.n; ++i) padded[i] = p[i];
-    return load_index(padded, AllLanes<Arch>{});
+    return load_index(padded, AllLanes{});
   }
 
   static V tap(int64_t number) { return V(static_cast<Wide<T>>(number)); }
@@ -84,7 +83,7 @@ struct ChannelPool {
       const PoolRange columns = pool.w.inputs[ow];
       const int64_t first =
           tap_of(pool.h, rows.begin, row) * pool.w.kernel + tap_of(pool.w, columns.begin, ow);
-      each_columns<T, Arch>(channels, [&](int64_t c, auto count, auto part) {
+      each_columns<T>(channels, [&](int64_t c, auto count, auto part) {
         V best[count], best_tap[count];
         unroll<count>([&](int v) {
           best[v] = V(-static_cast<Wide<T>>(__builtin_inf()));
@@ -116,7 +115,7 @@ struct ChannelPool {
   /// Without the taps: twice the lanes and nothing to widen (64 channels, 112×112 to 56×56: 0.46 of the
   /// time, Zen 4).
   static void max_ordered(const Pool& pool, const bfloat16* x, int64_t row, bfloat16* y) {
-    using Ordered = OrderedBf16<Arch>;
+    using Ordered = OrderedBf16;
     const int64_t channels = pool.channels;
     const PoolRange rows = pool.h.inputs[row];
     for (int64_t ow = 0; ow < pool.w.out; ++ow) {
@@ -148,7 +147,7 @@ struct ChannelPool {
     const PoolRange rows = pool.h.outputs[row];
     for (int64_t w = 0; w < pool.w.in; ++w) {
       const PoolRange columns = pool.w.outputs[w];
-      each_columns<T, Arch>(channels, [&](int64_t c, auto count, auto part) {
+      each_columns<T>(channels, [&](int64_t c, auto count, auto part) {
         V sum[count];
         unroll<count>([&](int v) { sum[v] = V(0); });
         for (int64_t oh = rows.begin; oh < rows.end; ++oh) {
@@ -175,7 +174,7 @@ struct ChannelPool {
     const T* x = static_cast<const T*>(x_);
     T* y = static_cast<T*>(y_);
     if constexpr (std::is_same_v<T, bfloat16>)
-      if (index == nullptr && pool.channels % OrderedBf16<Arch>::lanes == 0)
+      if (index == nullptr && pool.channels % OrderedBf16::lanes == 0)
         return max_ordered(pool, x, row, y);
     if (index == nullptr) max_forward_as(pool, x, row, y, index);
     else if (pool.wide_index) max_forward_as(pool, x, row, y, static_cast<int32_t*>(index));
@@ -205,7 +204,7 @@ struct ChannelPool {
     for (int64_t ow = 0; ow < pool.w.out; ++ow) {
       const PoolRange columns = pool.w.inputs[ow];
       const V size = divisor(pool, row, ow);
-      each_vector<T, Arch>(channels, [&](int64_t c, int, auto part) {
+      each_vector<T>(channels, [&](int64_t c, int, auto part) {
         V sum(0);
         for (int64_t h = rows.begin; h < rows.end; ++h) {
           V row_sum(0);
@@ -225,7 +224,7 @@ struct ChannelPool {
     const PoolRange rows = pool.h.outputs[row];
     for (int64_t w = 0; w < pool.w.in; ++w) {
       const PoolRange columns = pool.w.outputs[w];
-      each_vector<T, Arch>(channels, [&](int64_t c, int, auto part) {
+      each_vector<T>(channels, [&](int64_t c, int, auto part) {
         V sum(0);
         for (int64_t oh = rows.begin; oh < rows.end; ++oh) {
           V row_sum(0);
@@ -239,13 +238,22 @@ struct ChannelPool {
     }
   }
 
-  static constexpr PoolKernel record(const char* name, Isa isa, DType dtype) {
+  static constexpr PoolKernel record(const char* name, DType dtype) {
     // Lanes number taps as floats.
     constexpr int64_t max_taps = sizeof(Wide<T>) == 8 ? INT64_MAX : 1 << 24;
-    return {name,     isa,         dtype,        2,           INT64_MAX,
+    return {name,     kIsa,        dtype,        2,           INT64_MAX,
             max_taps, max_forward, max_backward, avg_forward, avg_backward};
   }
 };
 
+constexpr PoolKernel kRecords[] = {
+    ChannelPool<float>::record(QUERN_NAMED("pool_f32_nhwc"), DType::f32),
+    ChannelPool<bfloat16>::record(QUERN_NAMED("pool_bf16_nhwc"), DType::bf16),
+    ChannelPool<double>::record(QUERN_NAMED("pool_f64_nhwc"), DType::f64),
+};
+
 }  // namespace
+
+QUERN_KERNELS(PoolKernel, pool, kRecords)
+
 }  // namespace quern::kernels

@@ -4,7 +4,7 @@
 #include <limits>
 #include <type_traits>
 
-#include "quern/ops/kernels/reduce/row_records.h"
+#include "quern/ops/kernels/reduce/row_kernel.h"
 #include "quern/tensor/bfloat16.h"
 
 namespace quern::kernels {
@@ -113,14 +113,16 @@ void cross_entropy_backward(const Row& row) {
   }
 }
 
-}  // namespace
-
-constinit const RowKernel rows_reference[] = {
-#define QUERN_ROW(op)                                                               \
-  {#op "_f32_reference", Isa::portable, RowOp::op, DType::f32, op<float>},          \
-      {#op "_bf16_reference", Isa::portable, RowOp::op, DType::bf16, op<bfloat16>}, \
-      {#op "_f64_reference", Isa::portable, RowOp::op, DType::f64, op<double>},
+constexpr RowKernel kRecords[] = {
+#define QUERN_ROW(op)                                                         \
+  {QUERN_NAMED(#op "_f32"), kIsa, RowOp::op, DType::f32, op<float>},          \
+      {QUERN_NAMED(#op "_bf16"), kIsa, RowOp::op, DType::bf16, op<bfloat16>}, \
+      {QUERN_NAMED(#op "_f64"), kIsa, RowOp::op, DType::f64, op<double>},
 #include "quern/ops/kernels/reduce/ops.inc"
 };
+
+}  // namespace
+
+QUERN_KERNELS(RowKernel, row, kRecords)
 
 }  // namespace quern::kernels

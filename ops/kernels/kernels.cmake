@@ -1,0 +1,104 @@
+# The instruction sets and the kernel families, a row each: what there is, once. The build makes a table of each
+# family's records by it (table.h), which dispatch, tests and benchmarks walk.
+
+# An instruction set: its name, as in tensor/types.h, and the compiler's flags. Worst first.
+# -mtune=generic would split unaligned 32-byte loads; prefer 512-bit vectors where we ask for them.
+set(QUERN_ISA_FLAGS_avx2 -mavx2 -mfma -mf16c)
+set(QUERN_ISA_FLAGS_avx512 ${QUERN_ISA_FLAGS_avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl
+    -mavx512cd -mprefer-vector-width=512 -mprfchw
+    # GCC 12 builds its unmasked intrinsics on an undefined vector and then warns of it.
+    $<$<CXX_COMPILER_ID:GNU>:-Wno-uninitialized> $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
+set(QUERN_ISA_FLAGS_avx512_bf16 ${QUERN_ISA_FLAGS_avx512} -mavx512bf16)
+set(QUERN_ISA_FLAGS_amx ${QUERN_ISA_FLAGS_avx512_bf16} -mamx-tile -mamx-bf16)
+set(QUERN_ISAS_x86 avx2 avx512 avx512_bf16 amx)
+# Before it has registers, GCC's scheduler lifts all loads of a step, and then spills accumulators.
+set(QUERN_ISA_FLAGS_neon -march=armv8-a $<$<CXX_COMPILER_ID:GNU>:-fno-schedule-insns>)
+set(QUERN_ISA_FLAGS_neon_bf16 ${QUERN_ISA_FLAGS_neon} -march=armv8.2-a+bf16)
+set(QUERN_ISA_FLAGS_sve ${QUERN_ISA_FLAGS_neon} -march=armv8.2-a+sve)
+set(QUERN_ISA_FLAGS_sve_bf16 ${QUERN_ISA_FLAGS_neon} -march=armv8.2-a+sve+bf16)
+set(QUERN_ISAS_arm neon neon_bf16 sve sve_bf16)
+
+# A family: its folder, the beginning of its files' names, its tables as record:name, and its units, best first. A unit
+# is <family>_<unit>.cpp; where there is no such file, <family>_simd.h compiled for that instruction set. Those of
+# another architecture are left out, and what is not named after one runs on any CPU.
+set(QUERN_FAMILIES
+  "gemm        gemm         GemmKernel:gemm
+               amx avx512_bf16 avx512 avx2 sve_bf16 sve neon_bf16 neon portable reference"
+  "conv        copy         CopyKernel:copy               avx512_bf16 avx512 avx2 neon_bf16 portable reference"
+  "conv        tile         TileKernel:conv_tile          avx512_bf16 avx512 avx2 neon_bf16 portable reference"
+  "conv        winograd     WinogradKernel:winograd       avx512 avx2 portable reference"
+  "elementwise elementwise  UnaryKernel:unary BinaryKernel:binary  avx512 avx2 portable reference"
+  "norm        batch_norm   BatchNormKernel:batch_norm    avx512 avx2 portable reference"
+  "norm        join         JoinKernel:join               avx512 avx2 portable reference"
+  "norm        layer_norm   LayerNormKernel:layer_norm    avx512 avx2 portable reference"
+  "optim       update       SgdKernel:sgd AdamWKernel:adamw        avx512 avx2 portable reference"
+  "pool        pool         PoolKernel:pool               avx512 avx2 portable planes reference"
+  "reduce      row          RowKernel:row                 avx512 avx2 portable reference")
+
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  set(QUERN_ISAS ${QUERN_ISAS_x86})
+elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64|ARM64")
+  set(QUERN_ISAS ${QUERN_ISAS_arm})
+  if(APPLE)  # no SVE, and its assembler knows no such instructions
+    list(FILTER QUERN_ISAS EXCLUDE REGEX sve)
+  endif()
+endif()
+
+# Gives the *_ISA.cpp of `target` their flags; takes those of other architectures out of the build.
+function(quern_isa_flags target)
+  get_target_property(sources ${target} SOURCES)
+  foreach(source ${sources})
+    foreach(isa ${QUERN_ISAS_x86} ${QUERN_ISAS_arm})
+      if(NOT source MATCHES "_${isa}\\.cpp$")
+        continue()
+      endif()
+      if(isa IN_LIST QUERN_ISAS)
+        set_property(SOURCE ${source} APPEND PROPERTY COMPILE_OPTIONS ${QUERN_ISA_FLAGS_${isa}})
+      else()
+        list(REMOVE_ITEM sources ${source})
+      endif()
+    endforeach()
+  endforeach()
+  set_target_properties(${target} PROPERTIES SOURCES "${sources}")
+endfunction()
+
+# Adds the units of QUERN_FAMILIES to `target`, and tables.inc, which lists their tables.
+function(quern_kernel_units target folder)
+  set(generated ${PROJECT_BINARY_DIR}/kernels)
+  set(tables "")
+  foreach(family ${QUERN_FAMILIES})
+    string(REGEX MATCHALL "[^ \n]+" words "${family}")
+    list(POP_FRONT words room name)
+    set(records ${words})
+    list(FILTER records INCLUDE REGEX ":")
+    list(FILTER words EXCLUDE REGEX ":")
+    foreach(unit ${words})
+      set(isa portable)
+      if(unit IN_LIST QUERN_ISAS_x86 OR unit IN_LIST QUERN_ISAS_arm)
+        if(NOT unit IN_LIST QUERN_ISAS)
+          continue()
+        endif()
+        set(isa ${unit})
+      endif()
+      set(source ${folder}/${room}/${name}_${unit}.cpp)
+      if(NOT EXISTS ${source})
+        set(source ${generated}/${name}_${unit}.cpp)
+        file(CONFIGURE OUTPUT ${source} CONTENT "#include \"quern/ops/kernels/${room}/${name}_simd.h\"\n")
+        target_sources(${target} PRIVATE ${source})
+      endif()
+      set_property(SOURCE ${source} APPEND PROPERTY COMPILE_DEFINITIONS QUERN_UNIT=${unit} QUERN_ISA=${isa})
+      foreach(record ${records})
+        string(REPLACE ":" ", " record ${record})
+        string(APPEND tables "QUERN_TABLE(${record}, ${unit})\n")
+      endforeach()
+    endforeach()
+  endforeach()
+  file(CONFIGURE OUTPUT ${generated}/tables.inc CONTENT "${tables}")
+  target_include_directories(${target} PRIVATE ${generated})
+  quern_isa_flags(${target})
+  # The tiles of AVX-512: accumulators keep their registers between loops, addresses are those that are written.
+  foreach(unit avx512 avx512_bf16)
+    set_property(SOURCE ${folder}/gemm/gemm_${unit}.cpp APPEND PROPERTY COMPILE_OPTIONS
+      $<$<CXX_COMPILER_ID:GNU>:-fira-region=one> $<$<CXX_COMPILER_ID:GNU>:-fno-ivopts>)
+  endforeach()
+endfunction()
