@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-OBJECTS = ROOT / "build/aarch64/CMakeFiles/quern_kernels.dir/ops/kernels/gemm"
+OBJECTS = ROOT / "build/aarch64/CMakeFiles/quern_kernels.dir/ops/kernels/gemm/tiles"
 README = ROOT / "bench/README.md"
 BEGIN, END = "<!-- arm_model: begin -->", "<!-- arm_model: end -->"
 

@@ -1,7 +1,7 @@
 // One pass of one convolution as a benchmark; for the benchmarks and for the summary of a network.
 #pragma once
-#include "quern/ops/kernels/conv/conv_records.h"
-#include "quern/ops/kernels/gemm/gemm_registry.h"
+#include "quern/ops/kernels/conv/conv.h"
+#include "quern/ops/kernels/gemm/micro_kernel.h"
 #include "suite.h"
 
 namespace quern::bench {
@@ -48,12 +48,13 @@ void each_conv_way(const Options& options, DType dtype, F f) {
       options, table<GemmKernel>(), best, [&](const GemmKernel& gemm) { return gemm.a == dtype; },
       [&](const GemmKernel& gemm) {
         if (!all) return f(ConvWay{nullptr, &gemm});
-        for (const ConvKernel* kernel : conv_kernels())
-          if (kernel != &conv_reference) f(ConvWay{kernel, &gemm});
+        for (const ConvKernel* kernel : table<ConvKernel>())
+          if (kernel != &conv_kernel("reference")) f(ConvWay{kernel, &gemm});
       });
   if (all && dtype == DType::f32)
-    for (int terms : {1, 2}) f(ConvWay{&conv_brgemm, &select_gemm_kernel(DType::bf16), terms});
-  if (options.wants("conv_reference", false)) f(ConvWay{&conv_reference, &best});
+    for (int terms : {1, 2})
+      f(ConvWay{&conv_kernel("brgemm"), &select_gemm_kernel(DType::bf16), terms});
+  if (options.wants("conv_reference", false)) f(ConvWay{&conv_kernel("reference"), &best});
 }
 
 Benchmark conv_benchmark(const Options&, const kernels::ConvPlan&);

@@ -99,7 +99,7 @@ class ConvCase : public Case {
   /// Sums of integers are exact, but for the one engine whose transforms round.
   template <class F>
   std::string compare_values(const Operand& got, F f) const {
-    if (plan_.kernel != &conv_winograd_4x4) return compare_exactly(got, f);
+    if (plan_.kernel != &conv_kernel("winograd_4x4")) return compare_exactly(got, f);
     return compare_some(got, f, [](int64_t, double) { return 1.0 / 64; });
   }
   /// Which input output (i, j) meets under tap (r, s), and whether there is one.

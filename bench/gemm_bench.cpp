@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "quern/ops/kernels/gemm/gemm_registry.h"
+#include "quern/ops/kernels/gemm/micro_kernel.h"
 #include "suite.h"
 
 namespace quern::bench {
@@ -49,7 +49,7 @@ class TileCase : public Product {
  public:
   TileCase(const GemmKernel& kernel, Size size)
       : Product(kernel, size), panel_(result(kernel.b, panel_elements(kernel, size.k))) {
-    pack_b_panel(kernel, b_.data(), size.n, 1, size.k, size.n, panel_.data());
+    pack_gemm_b(kernel, {b_.data(), size.n, 1}, size.k, size.n, panel_.data());
     a_pointer_ = a_.data(), b_pointer_ = panel_.data();
   }
   void run() override {

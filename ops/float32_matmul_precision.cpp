@@ -4,8 +4,8 @@
 #include <atomic>
 #include <cstdlib>
 
-#include "quern/ops/kernels/gemm/bf16_terms.h"
-#include "quern/ops/kernels/gemm/gemm_registry.h"
+#include "quern/ops/kernels/gemm/micro_kernel.h"
+#include "quern/ops/kernels/pack/bf16_terms.h"
 #include "quern/ops/matrix.h"
 #include "quern/tensor/check.h"
 

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "quern/ops/fused/conv_stage.h"
-#include "quern/ops/kernels/conv/work.h"
+#include "quern/ops/kernels/work.h"
 #include "quern/ops/pack_cache.h"
 #include "quern/tensor/raw.h"
 

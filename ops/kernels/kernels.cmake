@@ -18,22 +18,24 @@ set(QUERN_ISA_FLAGS_sve ${QUERN_ISA_FLAGS_neon} -march=armv8.2-a+sve)
 set(QUERN_ISA_FLAGS_sve_bf16 ${QUERN_ISA_FLAGS_neon} -march=armv8.2-a+sve+bf16)
 set(QUERN_ISAS_arm neon neon_bf16 sve sve_bf16)
 
-# A family: its folder, the beginning of its files' names, its tables as record:name, and its units, best first. A unit
-# is <family>_<unit>.cpp; where there is no such file, <family>_simd.h compiled for that instruction set. Those of
-# another architecture are left out, and what is not named after one runs on any CPU.
+# A family: its folder, the beginning of its files' names, its tables as record:name, and its units, best first.
+# <family>_kernel.h is the contract. A unit is <family>_<unit>.cpp in the folder or below; where there is no such file,
+# <family>_simd.h compiled for that instruction set. Units of another architecture, and those whose files are gone, are
+# left out; one that is not named after an instruction set runs on any CPU.
 set(QUERN_FAMILIES
-  "gemm        gemm         GemmKernel:gemm
-               amx avx512_bf16 avx512 avx2 sve_bf16 sve neon_bf16 neon portable reference"
-  "conv        copy         CopyKernel:copy               avx512_bf16 avx512 avx2 neon_bf16 portable reference"
-  "conv        tile         TileKernel:conv_tile          avx512_bf16 avx512 avx2 neon_bf16 portable reference"
-  "conv        winograd     WinogradKernel:winograd       avx512 avx2 portable reference"
-  "elementwise elementwise  UnaryKernel:unary BinaryKernel:binary  avx512 avx2 portable reference"
-  "norm        batch_norm   BatchNormKernel:batch_norm    avx512 avx2 portable reference"
-  "norm        join         JoinKernel:join               avx512 avx2 portable reference"
-  "norm        layer_norm   LayerNormKernel:layer_norm    avx512 avx2 portable reference"
-  "optim       update       SgdKernel:sgd AdamWKernel:adamw        avx512 avx2 portable reference"
-  "pool        pool         PoolKernel:pool               avx512 avx2 portable planes reference"
-  "reduce      row          RowKernel:row                 avx512 avx2 portable reference")
+  "gemm          gemm         GemmKernel:gemm
+                 amx avx512_bf16 avx512 avx2 sve_bf16 sve neon_bf16 neon portable reference"
+  "pack          copy         CopyKernel:copy               avx512_bf16 avx512 avx2 neon_bf16 portable reference"
+  "conv          conv         ConvKernel:conv               winograd brgemm reference"
+  "conv/taps     tile         TileKernel:conv_tile          avx512_bf16 avx512 avx2 neon_bf16 portable reference"
+  "conv/winograd winograd     WinogradKernel:winograd       avx512 avx2 portable reference"
+  "elementwise   elementwise  UnaryKernel:unary BinaryKernel:binary  avx512 avx2 portable reference"
+  "norm          batch_norm   BatchNormKernel:batch_norm    avx512 avx2 portable reference"
+  "norm          join         JoinKernel:join               avx512 avx2 portable reference"
+  "norm          layer_norm   LayerNormKernel:layer_norm    avx512 avx2 portable reference"
+  "optim         update       SgdKernel:sgd AdamWKernel:adamw        avx512 avx2 portable reference"
+  "pool          pool         PoolKernel:pool               avx512 avx2 portable planes reference"
+  "reduce        row          RowKernel:row                 avx512 avx2 portable reference")
 
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set(QUERN_ISAS ${QUERN_ISAS_x86})
@@ -62,26 +64,39 @@ function(quern_isa_flags target)
   set_target_properties(${target} PROPERTIES SOURCES "${sources}")
 endfunction()
 
-# Adds the units of QUERN_FAMILIES to `target`, and tables.inc, which lists their tables.
+# The name of each instruction set that this build has a unit for, and what such a unit is told.
+function(quern_unit_isa unit result)
+  set(${result} portable PARENT_SCOPE)
+  if(unit IN_LIST QUERN_ISAS_x86 OR unit IN_LIST QUERN_ISAS_arm)
+    set(${result} "" PARENT_SCOPE)
+    if(unit IN_LIST QUERN_ISAS)
+      set(${result} ${unit} PARENT_SCOPE)
+    endif()
+  endif()
+endfunction()
+
+# Adds the units of QUERN_FAMILIES to `target`, and the lists that table.cpp includes: contracts.inc and tables.inc.
 function(quern_kernel_units target folder)
   set(generated ${PROJECT_BINARY_DIR}/kernels)
+  set(contracts "")
   set(tables "")
   foreach(family ${QUERN_FAMILIES})
-    string(REGEX MATCHALL "[^ \n]+" words "${family}")
-    list(POP_FRONT words room name)
-    set(records ${words})
+    string(REGEX MATCHALL "[^ \n]+" units "${family}")
+    list(POP_FRONT units room name)
+    set(records ${units})
     list(FILTER records INCLUDE REGEX ":")
-    list(FILTER words EXCLUDE REGEX ":")
-    foreach(unit ${words})
-      set(isa portable)
-      if(unit IN_LIST QUERN_ISAS_x86 OR unit IN_LIST QUERN_ISAS_arm)
-        if(NOT unit IN_LIST QUERN_ISAS)
-          continue()
-        endif()
-        set(isa ${unit})
+    list(FILTER units EXCLUDE REGEX ":")
+    if(NOT EXISTS ${folder}/${room})
+      continue()
+    endif()
+    string(APPEND contracts "#include \"quern/ops/kernels/${room}/${name}_kernel.h\"\n")
+    foreach(unit ${units})
+      quern_unit_isa(${unit} isa)
+      file(GLOB_RECURSE source ${folder}/${room}/${name}_${unit}.cpp)
+      if(NOT isa OR NOT (source OR EXISTS ${folder}/${room}/${name}_simd.h))
+        continue()
       endif()
-      set(source ${folder}/${room}/${name}_${unit}.cpp)
-      if(NOT EXISTS ${source})
+      if(NOT source)
         set(source ${generated}/${name}_${unit}.cpp)
         file(CONFIGURE OUTPUT ${source} CONTENT "#include \"quern/ops/kernels/${room}/${name}_simd.h\"\n")
         target_sources(${target} PRIVATE ${source})
@@ -92,13 +107,18 @@ function(quern_kernel_units target folder)
         string(APPEND tables "QUERN_TABLE(${record}, ${unit})\n")
       endforeach()
     endforeach()
+    foreach(record ${records})
+      string(REGEX REPLACE ":.*" "" record ${record})
+      string(APPEND tables "QUERN_KIND(${record})\n")
+    endforeach()
   endforeach()
+  file(CONFIGURE OUTPUT ${generated}/contracts.inc CONTENT "${contracts}")
   file(CONFIGURE OUTPUT ${generated}/tables.inc CONTENT "${tables}")
   target_include_directories(${target} PRIVATE ${generated})
   quern_isa_flags(${target})
   # The tiles of AVX-512: accumulators keep their registers between loops, addresses are those that are written.
   foreach(unit avx512 avx512_bf16)
-    set_property(SOURCE ${folder}/gemm/gemm_${unit}.cpp APPEND PROPERTY COMPILE_OPTIONS
+    set_property(SOURCE ${folder}/gemm/tiles/gemm_${unit}.cpp APPEND PROPERTY COMPILE_OPTIONS
       $<$<CXX_COMPILER_ID:GNU>:-fira-region=one> $<$<CXX_COMPILER_ID:GNU>:-fno-ivopts>)
   endforeach()
 endfunction()

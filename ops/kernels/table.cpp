@@ -1,25 +1,18 @@
+// The tables, from the lists that the build makes of kernels.cmake.
 #include "quern/ops/kernels/table.h"
 
 #include <deque>
 #include <vector>
 
-#include "quern/ops/kernels/conv/copy_kernel.h"
-#include "quern/ops/kernels/conv/tile_kernel.h"
-#include "quern/ops/kernels/conv/winograd_kernel.h"
-#include "quern/ops/kernels/elementwise/elementwise_kernel.h"
-#include "quern/ops/kernels/gemm/gemm_kernel.h"
-#include "quern/ops/kernels/norm/batch_norm_kernel.h"
-#include "quern/ops/kernels/norm/join_kernel.h"
-#include "quern/ops/kernels/norm/layer_norm_kernel.h"
-#include "quern/ops/kernels/optim/update_kernel.h"
-#include "quern/ops/kernels/pool/pool_kernel.h"
-#include "quern/ops/kernels/reduce/row_kernel.h"
+#include "contracts.inc"
 
 namespace quern::kernels {
 
 #define QUERN_TABLE(Kernel, family, unit) extern const UnitRecords<Kernel> family##_##unit;
+#define QUERN_KIND(Kernel)
 #include "tables.inc"
 #undef QUERN_TABLE
+#undef QUERN_KIND
 
 namespace {
 
@@ -50,25 +43,17 @@ std::span<const Kernel* const> table() {
   static const auto all = [] {
     std::vector<const Kernel*> list;
 #define QUERN_TABLE(Of, family, unit) append(list, family##_##unit);
+#define QUERN_KIND(Of)
 #include "tables.inc"
 #undef QUERN_TABLE
+#undef QUERN_KIND
     return list;
   }();
   return all;
 }
 
-template std::span<const AdamWKernel* const> table();
-template std::span<const BatchNormKernel* const> table();
-template std::span<const BinaryKernel* const> table();
-template std::span<const CopyKernel* const> table();
-template std::span<const GemmKernel* const> table();
-template std::span<const JoinKernel* const> table();
-template std::span<const LayerNormKernel* const> table();
-template std::span<const PoolKernel* const> table();
-template std::span<const RowKernel* const> table();
-template std::span<const SgdKernel* const> table();
-template std::span<const TileKernel* const> table();
-template std::span<const UnaryKernel* const> table();
-template std::span<const WinogradKernel* const> table();
+#define QUERN_TABLE(Kernel, family, unit)
+#define QUERN_KIND(Kernel) template std::span<const Kernel* const> table();
+#include "tables.inc"
 
 }  // namespace quern::kernels

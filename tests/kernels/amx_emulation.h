@@ -7,7 +7,7 @@
 #include <cstring>
 #include <stdexcept>
 
-#include "quern/ops/kernels/gemm/gemm_amx.h"
+#include "quern/ops/kernels/gemm/tiles/tile_amx.h"
 #include "quern/tensor/bfloat16.h"
 
 namespace quern::test {

@@ -9,7 +9,7 @@
 
 #include "emulated_cpu.h"
 #include "kernels/gemm_tile_check.h"
-#include "quern/ops/kernels/gemm/gemm_registry.h"
+#include "quern/ops/kernels/gemm/micro_kernel.h"
 #include "quern/tensor/cpu_features.h"
 
 using namespace quern;

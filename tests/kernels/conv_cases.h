@@ -9,9 +9,9 @@
 
 #include "amx_emulation.h"
 #include "emulated_cpu.h"
-#include "quern/ops/kernels/conv/conv_records.h"
-#include "quern/ops/kernels/conv/winograd.h"
-#include "quern/ops/kernels/gemm/gemm_registry.h"
+#include "quern/ops/kernels/conv/conv.h"
+#include "quern/ops/kernels/conv/winograd/winograd.h"
+#include "quern/ops/kernels/gemm/micro_kernel.h"
 #include "quern/tensor/bfloat16.h"
 #include "quern/tensor/cpu_features.h"
 
@@ -316,17 +316,17 @@ inline std::vector<Way> enabled_ways() {
 /// The engines that can compute it, but for the reference.
 inline std::vector<const ConvKernel*> engines(const ConvProblem& p, ConvPass pass,
                                               const GemmKernel& gemm) {
-  std::vector<const ConvKernel*> all{&conv_brgemm};
+  std::vector<const ConvKernel*> all{&conv_kernel("brgemm")};
   if (why_winograd_cannot(p, pass, gemm)) return all;
-  all.push_back(&conv_winograd);
-  if (pass != ConvPass::wgrad) all.push_back(&conv_winograd_4x4);
+  all.push_back(&conv_kernel("winograd"));
+  if (pass != ConvPass::wgrad) all.push_back(&conv_kernel("winograd_4x4"));
   return all;
 }
 
 /// How far results of integers may be from exact ones, which differ by at least a half: F(4×4, 3×3) has
 /// thirds in its matrices.
 inline double tolerance(const ConvKernel& engine) {
-  return &engine == &conv_winograd_4x4 ? 1.0 / 64 : 0;
+  return &engine == &conv_kernel("winograd_4x4") ? 1.0 / 64 : 0;
 }
 inline bool agree(const std::vector<double>& a, const std::vector<double>& b, double tolerance) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(),

@@ -103,7 +103,7 @@ Fused run_fused(const ConvProblem& p, const ConvKernel& kernel, const GemmKernel
 void check_fused(ConvPass pass, const Parts& parts, double bound) {
   const auto ways = enabled_ways();
   each_case([&](const Case& c, MemoryFormat format) {
-    const Fused expected = run_fused(c.problem(DType::f64, format), conv_reference,
+    const Fused expected = run_fused(c.problem(DType::f64, format), conv_kernel("reference"),
                                      select_gemm_kernel(DType::f64), pass, parts);
     for (const Way& way : ways) {
       const ConvProblem p = c.problem(way.dtype, format);
@@ -161,8 +161,8 @@ TEST_CASE("dgrad adds the residual, masks, and sums what is left, exactly") {
 TEST_CASE("The gradient of the weight reads x through its map") {
   const auto ways = enabled_ways();
   each_case([&](const Case& c, MemoryFormat format) {
-    const std::vector<double> expected =
-        mapped_wgrad(c.problem(DType::f64, format), conv_reference, select_gemm_kernel(DType::f64));
+    const std::vector<double> expected = mapped_wgrad(
+        c.problem(DType::f64, format), conv_kernel("reference"), select_gemm_kernel(DType::f64));
     for (const Way& way : ways) {
       const ConvProblem p = c.problem(way.dtype, format);
       CAPTURE(p.to_string());
@@ -202,10 +202,11 @@ TEST_CASE("dgrad passes on just what forward's map left above 0") {
         plan.pack(w.data(), all.data());
         return all;
       };
-      const ConvPlan forward{p, ConvPass::forward, &conv_brgemm, way.gemm, way.bf16_terms};
+      const ConvPlan forward{p, ConvPass::forward, &conv_kernel("brgemm"), way.gemm,
+                             way.bf16_terms};
       const SourceMap map{center.data(), scale.data(), shift.data()};
       conv_forward(forward, x.data(), packed(forward).data(), y.data(), {.source = map});
-      const ConvPlan dgrad{p, ConvPass::dgrad, &conv_brgemm, way.gemm, way.bf16_terms};
+      const ConvPlan dgrad{p, ConvPass::dgrad, &conv_kernel("brgemm"), way.gemm, way.bf16_terms};
       conv_dgrad(dgrad, dy.data(), packed(dgrad).data(), dz.data(),
                  {.x = x.data(),
                   .center = map.center,

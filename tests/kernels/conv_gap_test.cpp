@@ -55,10 +55,10 @@ TEST_CASE("Convolutions read and write rows with gaps between them") {
     const ConvProblem exact = c.problem(DType::f64, MemoryFormat::channels_last);
     const Data data(exact);
     const std::vector<double> dense =
-        forward(exact, conv_reference, select_gemm_kernel(DType::f64), 0, data);
+        forward(exact, conv_kernel("reference"), select_gemm_kernel(DType::f64), 0, data);
     for (const Way& way : ways) {
-      for (const ConvKernel* kernel : {&conv_brgemm, &conv_reference}) {
-        if (kernel == &conv_reference && way.bf16_terms != 0) continue;
+      for (const ConvKernel* kernel : {&conv_kernel("brgemm"), &conv_kernel("reference")}) {
+        if (kernel == &conv_kernel("reference") && way.bf16_terms != 0) continue;
         ConvProblem p = c.problem(way.dtype, MemoryFormat::channels_last);
         CAPTURE(p.to_string());
         CAPTURE(std::string(way.gemm->name));
@@ -84,7 +84,7 @@ TEST_CASE("A gap is wanted where it saves the copy with padding, and where tiles
                  .kernel = {3, 3},
                  .stride = {2, 2},
                  .pad = {1, padding}};
-    return ConvPlan{c.problem(DType::f32, format), ConvPass::forward, &conv_brgemm, &gemm}
+    return ConvPlan{c.problem(DType::f32, format), ConvPass::forward, &conv_kernel("brgemm"), &gemm}
         .wanted_gap();
   };
   using enum MemoryFormat;

@@ -55,8 +55,9 @@ Results run(const ConvProblem& p, const ConvKernel& kernel, const GemmKernel& ge
   Buffer dw(sum_dtype(p.dtype), static_cast<int64_t>(data.w.size()));
   const auto plan = [&](ConvPass pass) {
     const auto all = engines(p, pass, gemm);
-    const bool can = &kernel == &conv_reference || std::count(all.begin(), all.end(), &kernel) > 0;
-    return ConvPlan{p, pass, can ? &kernel : &conv_brgemm, &gemm, bf16_terms};
+    const bool can =
+        &kernel == &conv_kernel("reference") || std::count(all.begin(), all.end(), &kernel) > 0;
+    return ConvPlan{p, pass, can ? &kernel : &conv_kernel("brgemm"), &gemm, bf16_terms};
   };
   const auto packed = [&](const ConvPlan& plan) {
     Buffer b(DType::u8, plan.packed_bytes());
@@ -84,8 +85,8 @@ const GemmKernel& f64_gemm() { return select_gemm_kernel(DType::f64); }
 void check_case(const Case& c, MemoryFormat format, const std::vector<Way>& ways) {
   const ConvProblem exact = c.problem(DType::f64, format);
   const Data plain(exact), wide(exact, (c.ic + c.oc + c.size.w) % 3);
-  const Results of_plain = run(exact, conv_reference, f64_gemm(), plain);
-  const Results of_wide = run(exact, conv_reference, f64_gemm(), wide);
+  const Results of_plain = run(exact, conv_kernel("reference"), f64_gemm(), plain);
+  const Results of_wide = run(exact, conv_kernel("reference"), f64_gemm(), wide);
   for (const Way& way : ways) {
     const bool split = way.bf16_terms == 2;
     const Results& expected = split ? of_wide : of_plain;
@@ -152,9 +153,10 @@ TEST_CASE("The reference in f32 and bf16 equals the reference in f64") {
     for (MemoryFormat format : kFormats) {
       const ConvProblem exact = c.problem(DType::f64, format);
       const Data data(exact);
-      const Results expected = run(exact, conv_reference, f64_gemm(), data);
+      const Results expected = run(exact, conv_kernel("reference"), f64_gemm(), data);
       for (DType dtype : {DType::f32, DType::bf16}) {
-        const Results got = run(c.problem(dtype, format), conv_reference, f64_gemm(), data);
+        const Results got =
+            run(c.problem(dtype, format), conv_kernel("reference"), f64_gemm(), data);
         CHECK(got.y == rounded(expected.y, dtype));
         CHECK(got.y_bias == rounded(expected.y_bias, dtype));
         CHECK(got.dx == rounded(expected.dx, dtype));
@@ -173,7 +175,7 @@ TEST_CASE("The reference by hand: one dot product a pixel") {
   data.w = {1, 2, 3, 4};
   data.bias = {10};
   data.dy = {1, 2, 3, 4};
-  const Results r = run(p, conv_reference, f64_gemm(), data);
+  const Results r = run(p, conv_kernel("reference"), f64_gemm(), data);
   CHECK(r.y == std::vector<double>{37, 47, 67, 77});
   CHECK(r.y_bias == std::vector<double>{47, 57, 77, 87});
   CHECK(r.dx == std::vector<double>{1, 4, 4, 6, 20, 16, 9, 24, 16});
@@ -194,10 +196,10 @@ TEST_CASE("Rounding stays within the bound of one f32 sum") {
   Data magnitude = data;
   for (auto* values : {&magnitude.x, &magnitude.w, &magnitude.dy})
     for (double& value : *values) value = std::abs(value);
-  const Results expected = run(p, conv_reference, f64_gemm(), data);
-  const Results bound = run(p, conv_reference, f64_gemm(), magnitude);
+  const Results expected = run(p, conv_kernel("reference"), f64_gemm(), data);
+  const Results bound = run(p, conv_kernel("reference"), f64_gemm(), magnitude);
   p.dtype = DType::f32;
-  const Results got = run(p, conv_brgemm, select_gemm_kernel(DType::f32), data);
+  const Results got = run(p, conv_kernel("brgemm"), select_gemm_kernel(DType::f32), data);
   const auto check_within = [](const std::vector<double>& a, const std::vector<double>& b,
                                const std::vector<double>& size, double terms) {
     double worst = 0;

@@ -9,7 +9,7 @@
 #include "emulated_cpu.h"
 #include "kernels/amx_emulation.h"
 #include "kernels/gemm_oracle.h"
-#include "quern/ops/kernels/gemm/gemm_registry.h"
+#include "quern/ops/kernels/gemm/micro_kernel.h"
 #include "quern/tensor/cpu_features.h"
 #include "quern/tensor/parallel.h"
 #include "tensor/threads.h"

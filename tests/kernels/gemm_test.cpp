@@ -1,5 +1,6 @@
 // Every GEMM micro-kernel of the registry against its contract; dispatch; packing.
-#include "quern/ops/kernels/gemm/gemm_registry.h"
+#include "quern/ops/kernels/gemm/gemm.h"
+#include "quern/ops/kernels/gemm/micro_kernel.h"
 
 #include <doctest/doctest.h>
 
@@ -81,7 +82,7 @@ TEST_CASE("gemm dispatch takes the best kernel under the cap") {
                        "[gemm] dtype: expected bf16, f32 or f64, got i64", Error);
 }
 
-TEST_CASE("pack_b lays out panels as the contract draws them") {
+TEST_CASE("pack_gemm_b lays out panels as the contract draws them") {
   for (const GemmKernel* kernel : table<GemmKernel>()) {
     const int64_t nr = kernel->nr, kr = kernel->kr;
     for (int64_t k : {1, 2, 17, 64}) {
@@ -93,7 +94,7 @@ TEST_CASE("pack_b lays out panels as the contract draws them") {
           const int64_t panel = panel_elements(*kernel, k), count = panel_count(*kernel, n);
           Elements panels(kernel->b, panel * count + 1);
           panels.fill(9);
-          pack_b(*kernel, b.data(), row_stride, col_stride, k, n, panels.data());
+          pack_gemm_b(*kernel, {b.data(), row_stride, col_stride}, k, n, panels.data());
           int64_t wrong = 0;
           for (int64_t p = 0; p < padded_k(*kernel, k); ++p)
             for (int64_t j = 0; j < count * nr; ++j) {

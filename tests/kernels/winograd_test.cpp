@@ -191,9 +191,11 @@ TEST_CASE("Rounding stays within Winograd's bound") {
       const bool forward = pass == ConvPass::forward;
       const ConvProblem q = forward ? p : turned(p);
       const std::vector<double> source = waves(q.n * q.ic * q.ih * q.iw, 2);
-      const std::vector<double> expected = convolve(exact, pass, conv_reference, source, w);
+      const std::vector<double> expected =
+          convolve(exact, pass, conv_kernel("reference"), source, w);
       for (const Winograd* f : {&kF2, &kF4}) {
-        const ConvKernel& engine = f == &kF2 ? conv_winograd : conv_winograd_4x4;
+        const ConvKernel& engine =
+            f == &kF2 ? conv_kernel("winograd") : conv_kernel("winograd_4x4");
         check_within(convolve(p, pass, engine, source, w), expected,
                      magnitude(*f, q, source, forward ? w : turned(p, w)),
                      q.ic + f->bt_roundings + f->g_roundings + f->at_roundings);
@@ -204,9 +206,9 @@ TEST_CASE("Rounding stays within Winograd's bound") {
     if (!select_gemm_kernel(DType::f32).run_outer) continue;
     const std::vector<double> x = waves(p.n * p.ic * p.ih * p.iw, 2),
                               dy = waves(p.n * p.oc * p.oh * p.ow, 3);
-    check_within(convolve_wgrad(p, conv_winograd, x, dy),
-                 convolve_wgrad(exact, conv_reference, x, dy), wgrad_magnitude(kF2, p, x, dy),
-                 p.n * ((p.oh + 1) / 2) * ((p.ow + 1) / 2) + 8);
+    check_within(convolve_wgrad(p, conv_kernel("winograd"), x, dy),
+                 convolve_wgrad(exact, conv_kernel("reference"), x, dy),
+                 wgrad_magnitude(kF2, p, x, dy), p.n * ((p.oh + 1) / 2) * ((p.ow + 1) / 2) + 8);
   }
 }
 
@@ -223,9 +225,9 @@ TEST_CASE("Winograd's error is no larger than that of plain sums") {
   const std::vector<double> x = waves(p.n * p.ic * p.ih * p.iw, 3), w = waves(p.oc * p.ic * 9, 4),
                             dy = waves(p.n * p.oc * p.oh * p.ow, 5);
   const auto compare = [&](const auto& convolution) {
-    const std::vector<double> expected = convolution(exact, conv_reference);
-    const double winograd = error(convolution(p, conv_winograd), expected);
-    const double plain = error(convolution(p, conv_reference), expected);
+    const std::vector<double> expected = convolution(exact, conv_kernel("reference"));
+    const double winograd = error(convolution(p, conv_kernel("winograd")), expected);
+    const double plain = error(convolution(p, conv_kernel("reference")), expected);
     CAPTURE(winograd);
     CAPTURE(plain);
     CHECK(winograd <= plain);
@@ -252,10 +254,12 @@ TEST_CASE("The error of tiles of 4×4 is close to that of plain sums") {
     const ConvProblem p = c.problem(DType::f32, MemoryFormat::channels_last);
     const ConvProblem exact = c.problem(DType::f64, MemoryFormat::channels_last);
     const std::vector<double> x = waves(p.n * p.ic * p.ih * p.iw, 3), w = waves(p.oc * p.ic * 9, 4);
-    const std::vector<double> expected = convolve(exact, ConvPass::forward, conv_reference, x, w);
+    const std::vector<double> expected =
+        convolve(exact, ConvPass::forward, conv_kernel("reference"), x, w);
     const double winograd =
-        error(convolve(p, ConvPass::forward, conv_winograd_4x4, x, w), expected);
-    const double plain = error(convolve(p, ConvPass::forward, conv_reference, x, w), expected);
+        error(convolve(p, ConvPass::forward, conv_kernel("winograd_4x4"), x, w), expected);
+    const double plain =
+        error(convolve(p, ConvPass::forward, conv_kernel("reference"), x, w), expected);
     CAPTURE(winograd);
     CAPTURE(plain);
     CHECK(winograd <= 1e-6);
@@ -266,7 +270,7 @@ TEST_CASE("The error of tiles of 4×4 is close to that of plain sums") {
 TEST_CASE("Winograd is taken where it can and pays") {
   GemmKernel gemm = select_gemm_kernel(DType::f32);
   gemm.run_outer = gemm.run;  // not to be called
-  const ConvKernel* engine = &conv_winograd;
+  const ConvKernel* engine = &conv_kernel("winograd");
   const auto reason = [&](Case c, DType dtype = DType::f32,
                           MemoryFormat format = MemoryFormat::channels_last,
                           ConvPass pass = ConvPass::forward) {
@@ -301,7 +305,7 @@ TEST_CASE("Winograd is taken where it can and pays") {
   CHECK_EQ(reason(good, DType::f32, MemoryFormat::channels_last, ConvPass::wgrad),
            "the micro-kernel has no outer products");
 
-  engine = &conv_winograd_4x4;
+  engine = &conv_kernel("winograd_4x4");
   other = good, other.size = {16, 16};
   CHECK_EQ(reason(other), "");
   CHECK_EQ(reason(other, DType::f32, MemoryFormat::channels_last, ConvPass::dgrad), "");

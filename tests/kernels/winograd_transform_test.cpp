@@ -4,7 +4,7 @@
 #include <array>
 
 #include "conv_cases.h"
-#include "quern/ops/kernels/conv/winograd.h"
+#include "quern/ops/kernels/conv/winograd/winograd.h"
 #include "records.h"
 #include "winograd_matrices.h"
 

@@ -8,7 +8,7 @@
 #include "ops/captured_output.h"
 #include "quern/autograd/node.h"
 #include "quern/ops/autocast.h"
-#include "quern/ops/kernels/gemm/gemm_registry.h"
+#include "quern/ops/kernels/gemm/micro_kernel.h"
 #include "quern/tensor/cpu_features.h"
 #include "quern/tensor/parallel.h"
 #include "quern/tensor/verbose.h"

@@ -9,7 +9,7 @@
 
 #include "quern/autograd/grad_mode.h"
 #include "quern/autograd/node.h"
-#include "quern/ops/kernels/gemm/gemm_registry.h"
+#include "quern/ops/kernels/gemm/micro_kernel.h"
 #include "quern/tensor/raw.h"
 #include "tensor/run_self.h"
 

@@ -4,15 +4,12 @@
 
 #include <array>
 
-#include "quern/ops/kernels/conv/conv_records.h"
-#include "quern/ops/kernels/gemm/gemm_registry.h"
+#include "quern/ops/kernels/gemm/micro_kernel.h"
 #include "quern/tensor/dtype.h"
 #include "quern/tensor/verbose.h"
 
 namespace quern::kernels {
 namespace {
-
-constexpr std::array kKernels{&conv_winograd_4x4, &conv_winograd, &conv_brgemm, &conv_reference};
 
 const char* verbose_name(ConvPass pass) {
   constexpr std::array names{"conv2d_fwd", "conv2d_dgrad", "conv2d_wgrad"};
@@ -40,10 +37,14 @@ std::string ConvProblem::to_string() const {
                      dilation_h - 1, pad_h, iw, ow, kw, stride_w, dilation_w - 1, pad_w);
 }
 
-std::span<const ConvKernel* const> conv_kernels() { return kKernels; }
+const ConvKernel& conv_kernel(std::string_view name) {
+  for (const ConvKernel* kernel : table<ConvKernel>())
+    if (kernel->name == name) return *kernel;
+  fail("conv2d", fmt::format("no kernel is named {}", name));
+}
 
 std::string ConvPlan::name() const {
-  if (kernel == &conv_reference) return kernel->name;
+  if (!kernel->on_micro_kernels) return kernel->name;
   const char* products = bf16_terms == 0 ? "" : bf16_terms == 1 ? "_bf16" : "_bf16x3";
   return fmt::format("{}{}:{}", kernel->name, products, gemm->name);
 }
@@ -51,15 +52,11 @@ std::string ConvPlan::name() const {
 ConvPlan plan_conv(const ConvProblem& problem, ConvPass pass, const GemmKernel* gemm,
                    int bf16_terms) {
   if (!gemm) gemm = &select_gemm_kernel(problem.dtype);
-  for (const ConvKernel* kernel : kKernels) {
-    if (const char* reason = kernel->why_not(problem, pass, *gemm)) {
-      report_refusal(verbose_name(pass), kernel->name, reason);
-      continue;
-    }
-    report_choice(verbose_name(pass), kernel->name);
-    return {problem, pass, kernel, gemm, bf16_terms};
-  }
-  fail("conv2d", "no kernel takes " + problem.to_string());
+  const ConvKernel* kernel = select<ConvKernel>(
+      verbose_name(pass), [](const auto&) { return true; },
+      [&](const ConvKernel& record) { return record.why_not(problem, pass, *gemm); });
+  if (kernel == nullptr) fail("conv2d", "no kernel takes " + problem.to_string());
+  return {problem, pass, kernel, gemm, bf16_terms};
 }
 
 void conv_forward(const ConvPlan& plan, const void* x, const void* packed, void* y,

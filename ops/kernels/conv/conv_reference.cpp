@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <vector>
 
-#include "quern/ops/kernels/conv/conv_records.h"
+#include "quern/ops/kernels/conv/conv.h"
 #include "quern/ops/kernels/conv/strides.h"
-#include "quern/ops/kernels/conv/work.h"
+#include "quern/ops/kernels/work.h"
 #include "quern/tensor/dtype.h"
 
 namespace quern::kernels {
@@ -224,18 +224,21 @@ void run_wgrad(const ConvPlan& plan, const void* x, const void* dy, void* dw,
   });
 }
 
+constexpr ConvKernel kRecords[] = {
+    {.name = "reference",
+     .why_not = [](const ConvProblem&, ConvPass, const GemmKernel&) -> const char* {
+       return nullptr;
+     },
+     .packed_bytes = [](const ConvPlan&) -> int64_t { return 0; },
+     .pack = [](const ConvPlan&, const void*, void*) {},
+     .forward = run_forward,
+     .dgrad = run_dgrad,
+     .wgrad = run_wgrad,
+     .on_micro_kernels = false},
+};
+
 }  // namespace
 
-constinit const ConvKernel conv_reference{
-    .name = "reference",
-    .why_not = [](const ConvProblem&, ConvPass, const GemmKernel&) -> const char* {
-      return nullptr;
-    },
-    .packed_bytes = [](const ConvPlan&) -> int64_t { return 0; },
-    .pack = [](const ConvPlan&, const void*, void*) {},
-    .forward = run_forward,
-    .dgrad = run_dgrad,
-    .wgrad = run_wgrad,
-};
+QUERN_KERNELS(ConvKernel, conv, kRecords)
 
 }  // namespace quern::kernels

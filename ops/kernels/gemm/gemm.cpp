@@ -5,10 +5,10 @@
 #include <iterator>
 #include <optional>
 
-#include "quern/ops/kernels/conv/work.h"
-#include "quern/ops/kernels/gemm/bf16_terms.h"
 #include "quern/ops/kernels/gemm/gemm_pack.h"
-#include "quern/ops/kernels/gemm/gemm_registry.h"
+#include "quern/ops/kernels/gemm/micro_kernel.h"
+#include "quern/ops/kernels/pack/bf16_terms.h"
+#include "quern/ops/kernels/work.h"
 #include "quern/tensor/dtype.h"
 #include "quern/tensor/parallel.h"
 #include "quern/tensor/storage.h"

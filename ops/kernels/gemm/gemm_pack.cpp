@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cstddef>
 
-#include "quern/ops/kernels/conv/pack.h"
-#include "quern/ops/kernels/conv/work.h"
-#include "quern/ops/kernels/gemm/bf16_terms.h"
-#include "quern/ops/kernels/gemm/gemm_registry.h"
+#include "quern/ops/kernels/gemm/micro_kernel.h"
+#include "quern/ops/kernels/pack/bf16_terms.h"
+#include "quern/ops/kernels/pack/matrix.h"
+#include "quern/ops/kernels/work.h"
 #include "quern/tensor/dtype.h"
 #include "quern/tensor/storage.h"
 
@@ -20,41 +20,32 @@ struct Source {
   int64_t k, n;
 };
 
-/// Whole panels whose k items of a column lie together: words of kr items are transposed.
-bool pack_columns(const GemmKernel& kernel, const Source& b, std::byte* panel) {
-  const int64_t kr = kernel.kr, word = kr * itemsize(kernel.b);
-  if (b.row_stride != 1 || b.n != kernel.nr || b.k % kernel.k_multiple != 0 ||
-      b.col_stride % kr != 0 ||
-      reinterpret_cast<uintptr_t>(b.data) % static_cast<size_t>(word) != 0)
-    return false;
-  copy_matrix(word, b.data, 1, b.col_stride / kr, panel, kernel.nr, b.k / kr, b.n);
-  return true;
-}
-
 /// Some rows of some panels, panel_items apart. k is a multiple of k_multiple, or B's last rows.
 void pack_block(const GemmKernel& kernel, const Source& b, std::byte* to, int64_t panel_items) {
   const int64_t item = itemsize(kernel.b), nr = kernel.nr;
   int64_t j = 0;
-  if (b.col_stride == 1 && packs_panels(kernel) && nr % 16 == 0 && b.k % kernel.k_multiple == 0) {
+  if (b.col_stride == 1 && packs_panels(panel_format(kernel)) && nr % 16 == 0 &&
+      b.k % kernel.k_multiple == 0) {
     // A row of all panels before the next row: it is read as it lies, which a row of one panel, a line
     // or two of a page, is too little for (with rows of A packed once, 1024³ in bf16 is 1.09 times as fast, Zen 5).
     j = b.n / nr * nr;
     if (j > 0)
-      pack_panels(kernel, {.src = b.data,
-                           .src_stride = b.row_stride,
-                           .rows = b.k,
-                           .cols = j,
-                           .dst = to,
-                           .panel_stride = panel_items,
-                           .width = nr,
-                           .pitch = nr});
+      pack_panels(panel_format(kernel), {.src = b.data,
+                                         .src_stride = b.row_stride,
+                                         .rows = b.k,
+                                         .cols = j,
+                                         .dst = to,
+                                         .panel_stride = panel_items,
+                                         .width = nr,
+                                         .pitch = nr});
   }
   for (; j < b.n; j += nr) {
-    const Source panel{b.data + j * b.col_stride * item, b.row_stride, b.col_stride, b.k,
-                       std::min(nr, b.n - j)};
-    std::byte* at = to + j / nr * panel_items * item;
-    if (!pack_columns(kernel, panel, at))
-      pack_b_panel(kernel, panel.data, panel.row_stride, panel.col_stride, panel.k, panel.n, at);
+    const int64_t n = std::min(nr, b.n - j);
+    std::byte* panel = to + j / nr * panel_items * item;
+    if (n < nr || b.k % kernel.k_multiple != 0)
+      std::fill_n(panel, panel_elements(kernel, b.k) * item, std::byte{0});
+    pack_panel_rows(panel_format(kernel), b.data + j * b.col_stride * item, b.row_stride,
+                    b.col_stride, b.k, n, 0, panel);
   }
 }
 

@@ -1,0 +1,58 @@
+// A convolution as its kernels see it, and what a kernel offers.
+#pragma once
+#include <cstdint>
+#include <string>
+
+#include "quern/ops/kernels/conv/fusion.h"
+#include "quern/ops/kernels/gemm/gemm_kernel.h"
+#include "quern/ops/kernels/unit.h"
+#include "quern/tensor/memory_format.h"
+
+namespace quern::kernels {
+
+struct ConvProblem {
+  int64_t n;
+  int64_t ic, ih, iw;  // x [n, ic, ih, iw]
+  int64_t oc, oh, ow;  // y [n, oc, oh, ow]
+  int64_t kh, kw;      // weight [oc, ic/groups, kh, kw]
+  int64_t stride_h, stride_w;
+  int64_t pad_h, pad_w;
+  int64_t dilation_h, dilation_w;
+  int64_t groups;
+  DType dtype;  // of x, weight and y: f32, bf16 or f64
+  MemoryFormat format;
+  /// Of forward in channels_last: pixels of memory after each row. Those of x are zeros, as are as many
+  /// before its first row.
+  int64_t x_gap = 0, y_gap = 0;
+
+  /// "mb16_ic64oc64_ih56oh56kh3sh1dh0ph1_iw56ow56kw3sw1dw0pw1", the field's notation; dh is
+  /// dilation_h - 1.
+  std::string to_string() const;
+};
+
+enum class ConvPass : uint8_t { forward, dgrad, wgrad };
+
+struct ConvPlan;
+
+/// A way to convolve. Pointers are to the problem's dtype; dw to f32 (f64 for f64).
+struct ConvKernel {
+  const char* name;
+  /// Why it does not take the pass of this problem on that tile; null if it does.
+  const char* (*why_not)(const ConvProblem&, ConvPass, const GemmKernel&);
+  /// Size of the packed weight that forward and dgrad read; 0 if they read the weight itself.
+  int64_t (*packed_bytes)(const ConvPlan&);
+  /// With bf16_terms the weight is f32, be the problem bf16 (one term).
+  void (*pack)(const ConvPlan&, const void* weight, void* packed);
+  void (*forward)(const ConvPlan&, const void* x, const void* packed, void* y,
+                  const ForwardFusion&);
+  void (*dgrad)(const ConvPlan&, const void* dy, const void* packed, void* dx, const DgradFusion&);
+  void (*wgrad)(const ConvPlan&, const void* x, const void* dy, void* dw, const SourceMap&);
+  /// How many times the multiplications of this pass the definition has; null: as many.
+  double (*saving)(const ConvProblem&, ConvPass) = nullptr;
+  /// The x_gap with which forward would read x where it lies, and not a copy with padding. Null: none, and y is
+  /// not to have one either.
+  int64_t (*wanted_gap)(const ConvPlan&) = nullptr;
+  bool on_micro_kernels = true;  // else it uses none
+};
+
+}  // namespace quern::kernels

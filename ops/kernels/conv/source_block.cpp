@@ -1,0 +1,106 @@
+#include "quern/ops/kernels/conv/source_block.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "quern/ops/kernels/pack/matrix.h"
+
+namespace quern::kernels {
+namespace {
+
+template <class T>
+auto map_of(const CopyKernel& kernel) {
+  if constexpr (sizeof(T) == 2) return kernel.map_bf16;
+  else if constexpr (sizeof(T) == 4) return kernel.map_f32;
+  else return kernel.map_f64;
+}
+
+/// Zeroes positions [begin, end) of all channels.
+template <class T>
+void zero_positions(const SourceCopy& copy, T* scratch, int64_t begin, int64_t end) {
+  for (int term = 0; term < term_copies(copy.bf16_terms); ++term, scratch += copy.term_stride) {
+    if (copy.channel_stride == 1) {
+      for (int64_t p = begin; p < end; ++p)
+        std::fill_n(scratch + p * copy.position_stride, copy.channels, T{});
+    } else {
+      for (int64_t c = 0; c < copy.channels; ++c)
+        std::fill(scratch + c * copy.channel_stride + begin,
+                  scratch + c * copy.channel_stride + end, T{});
+    }
+  }
+}
+
+/// A row of copy_block: positions × channels from src on.
+template <class T, class To>
+void copy_row(const SourceCopy& copy, int64_t position_step, const T* src, To* dst,
+              int64_t positions) {
+  const bool rows_are_channels = copy.channel_stride != 1;
+  MapCopy map{.src = src,
+              .src_stride = position_step,
+              .dst = dst,
+              .dst_stride = copy.position_stride,
+              .rows = positions,
+              .cols = copy.channels,
+              .center = copy.map.center,
+              .scale = copy.map.scale,
+              .shift = copy.map.shift,
+              .rows_are_channels = rows_are_channels};
+  int64_t column_step = copy.strides.c;
+  if (rows_are_channels) {
+    map.dst_stride = copy.channel_stride;
+    std::swap(map.rows, map.cols);
+    std::swap(map.src_stride, column_step);
+  }
+  if constexpr (!std::is_same_v<T, To>) {
+    round_matrix({map, copy.bf16_terms, copy.term_stride}, column_step);
+  } else {
+    if (!map.scale || column_step != 1) {  // mapped where it lies then, while it is in L1
+      copy_matrix(sizeof(T), src, map.src_stride, column_step, dst, map.dst_stride, map.rows,
+                  map.cols);
+      map.src = dst;
+      map.src_stride = map.dst_stride;
+    }
+    if (map.scale) map_of<T>(copy_kernel())(map);
+  }
+}
+
+template <class T, class To>
+void copy_block(const SourceCopy& copy, const Axis& y, const Axis& x, const Block& block,
+                const T* src, To* scratch) {
+  const Scratch layout(y, x, block.rows);
+  const ImageStrides& s = copy.strides;
+  for (int64_t n = 0; n < block.images; ++n) {
+    for (int64_t plane = 0; plane < layout.planes_y * layout.planes_x; ++plane) {
+      const int64_t plane_y = plane / layout.planes_x, plane_x = plane % layout.planes_x;
+      const auto [top, bottom] = y.inside(plane_y, block.row, layout.height);
+      const auto [left, right] = x.inside(plane_x, 0, layout.width);
+      const int64_t start = n * layout.image() + plane * layout.plane();
+      zero_positions(copy, scratch, start, start + top * layout.width);
+      zero_positions(copy, scratch, start + bottom * layout.width, start + layout.plane());
+      for (int64_t i = top; i < bottom; ++i) {
+        const int64_t row = start + i * layout.width;
+        zero_positions(copy, scratch, row, row + left);
+        zero_positions(copy, scratch, row + right, row + layout.width);
+        if (left == right) continue;
+        const T* from = src + (block.image + n) * s.n + y.source_at(plane_y, block.row, i) * s.y +
+                        x.source_at(plane_x, 0, left) * s.x;
+        copy_row(copy, s.x * x.step, from, scratch + (row + left) * copy.position_stride,
+                 right - left);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void copy_block(const SourceCopy& copy, const Axis& y, const Axis& x, const Block& block,
+                const void* src, void* scratch) {
+  if (copy.bf16_terms != 0)
+    return copy_block(copy, y, x, block, static_cast<const float*>(src),
+                      static_cast<bfloat16*>(scratch));
+  visit_item(copy.item, [&]<class T>(std::type_identity<T>) {
+    copy_block(copy, y, x, block, static_cast<const T*>(src), static_cast<T*>(scratch));
+  });
+}
+
+}  // namespace quern::kernels

@@ -1,0 +1,72 @@
+// How forward and dgrad are cut into cells, panels, passes over k and runs of pixels, by the problem
+// alone, and where what they multiply lies.
+#pragma once
+#include <span>
+
+#include "quern/ops/kernels/conv/taps/taps.h"
+
+namespace quern::kernels {
+
+/// Output pixels that tiles run along: equally spaced in A and in the output, and reached by the
+/// same rows of taps.
+struct Run {
+  int64_t a, output;  // of the first pixel
+  int64_t length;
+  Axis::Range rows;  // of taps, padding left out
+  // Of two rows in one run, that of the first; pixels from there on lie so much further.
+  int64_t first = length;
+  int64_t jump_a = 0, jump_output = 0;
+};
+
+/// What a cell computes of one phase of y and one of x.
+struct PhaseWork {
+  Phase y, x;
+  std::span<const Run> runs;
+};
+
+/// Can tiles read A where the source lies, if so many pixels of zeros follow each of its rows?
+bool reads_in_place(const ConvPlan& plan, const TapConv& conv, int64_t gap);
+
+/// Distances count items, of the operand or of the output.
+struct TapCut {
+  /// `maps`: is the source mapped on its way (SourceMap)? `sums`: are outputs summed up, a block at a time?
+  TapCut(const ConvPlan& plan, const TapConv& conv, bool maps, bool sums);
+
+  const TapConv& conv;
+  const GemmKernel& gemm;
+  int64_t item;                        // bytes of an operand's
+  int64_t terms;                       // copies of an operand
+  int64_t source_total, output_total;  // channels of all groups
+  ImageStrides source_strides, out_strides;
+  int64_t k;                      // of a product
+  bool in_place;                  // A is the source
+  int64_t pitch;                  // between positions of A
+  int64_t a_pixel, output_pixel;  // between neighbouring outputs of a run
+  int64_t max_taps;               // products that make one tile, at most
+  int64_t k_block;                // of one pass over a product
+  int64_t source_step;            // bytes of A a step of a tile, where all of A is dense; else 0
+  int64_t panels;                 // of a group's output channels
+  BlockGrid grid;
+  int64_t parts;         // of the panels; cells are these times the grid's blocks
+  int64_t pieces;        // of a cell's rows, which may be computed apart
+  int64_t shared_items;  // of a block and group, if several cells read the same scratch
+
+  int64_t cells() const { return grid.count() * parts; }
+  /// Of a term of scratch.
+  int64_t term_items(const Block& block) const;
+  int64_t scratch_items(const Block& block) const { return terms * term_items(block); }
+  int64_t panel_items() const { return terms * conv.kernel_taps() * k * gemm.nr; }
+  /// From an output pixel's place in A to what a tap reads for it.
+  int64_t tap_items(const Block& block, const Tap& y, const Tap& x) const;
+  /// Outputs of a block, those of all phases.
+  int64_t pixels_of(const Block& block) const;
+  /// Pixels whose sums are kept at a time, in whole tiles.
+  int64_t kept_pixels() const;
+
+  int64_t phases() const { return conv.y.phases() * conv.x.phases(); }
+  int64_t max_runs() const { return phases() * grid.block_images * grid.block_rows; }
+  /// The runs of every phase in a block, written to memory for phases() and max_runs().
+  std::span<const PhaseWork> work_of(const Block& block, PhaseWork* work, Run* runs) const;
+};
+
+}  // namespace quern::kernels

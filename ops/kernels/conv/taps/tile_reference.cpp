@@ -1,0 +1,59 @@
+// The tile kernels spelled out: an element after the other.
+#include "quern/ops/kernels/conv/strides.h"
+#include "quern/ops/kernels/conv/taps/tile_kernel.h"
+#include "quern/tensor/bfloat16.h"
+
+namespace quern::kernels {
+namespace {
+
+template <class T>
+struct Naive {
+  using S = Accumulator<T>;
+
+  static S at(TileRows rows, int64_t i, int64_t j) {
+    return static_cast<S>(static_cast<const T*>(rows.data)[i * rows.stride + j]);
+  }
+  static const S* array(const void* p) { return static_cast<const S*>(p); }
+  static S* array(void* p) { return static_cast<S*>(p); }
+
+  /// What element (i, j), whose sum is v, becomes.
+  static S finish(const TileFinish& f, S v, int64_t i, int64_t j) {
+    using enum TileFinish::Kind;
+    if (f.kind == activate) v += array(f.shift)[j];
+    if ((f.kind == activate || f.kind == gradient) && f.residual.data) v += at(f.residual, i, j);
+    if (f.kind == activate && f.relu && v <= 0) v = 0;
+    if (f.kind == moments) {
+      const S distance = v - array(f.center)[j];
+      array(f.first)[j] += distance;
+      array(f.second)[j] += distance * distance;
+    }
+    if (f.kind == gradient) {
+      const S distance = at(f.x, i, j) - array(f.center)[j];
+      if (distance * array(f.scale)[j] + array(f.shift)[j] <= 0) v = 0;
+      array(f.first)[j] += v;
+      array(f.second)[j] += v * distance;
+    }
+    return v;
+  }
+  static void run(const SumTile& tile, const TileFinish& f) {
+    for (int64_t i = 0; i < tile.m; ++i)
+      for (int64_t j = 0; j < tile.n; ++j)
+        static_cast<T*>(f.out)[i * f.out_stride + j] =
+            static_cast<T>(finish(f, static_cast<const S*>(tile.sums)[i * tile.stride + j], i, j));
+  }
+  static constexpr TileKernel record(const char* name, DType dtype) {
+    return {name, kIsa, dtype, run};
+  }
+};
+
+constexpr TileKernel kRecords[] = {
+    Naive<float>::record(QUERN_NAMED("conv_tile_f32"), DType::f32),
+    Naive<bfloat16>::record(QUERN_NAMED("conv_tile_bf16"), DType::bf16),
+    Naive<double>::record(QUERN_NAMED("conv_tile_f64"), DType::f64),
+};
+
+}  // namespace
+
+QUERN_KERNELS(TileKernel, conv_tile, kRecords)
+
+}  // namespace quern::kernels

@@ -1,0 +1,104 @@
+// The tile kernels on vectors of xsimd, once an instruction set. A vector lies along a row; what is kept
+// a channel stays in registers from the first row to the last.
+#pragma once
+#include "quern/ops/kernels/conv/taps/tile_kernel.h"
+#include "quern/ops/kernels/simd.h"
+
+namespace quern::kernels {
+namespace {
+
+template <class T>
+struct TileLoops {
+  using V = Vec<T>;
+  using S = Wide<T>;  // of the sums
+
+  const SumTile& tile;
+  const TileFinish& f;
+
+  const S* sums(int64_t row) const { return static_cast<const S*>(tile.sums) + row * tile.stride; }
+  T* out(int64_t row) const { return static_cast<T*>(f.out) + row * f.out_stride; }
+  static const T* row_of(TileRows rows, int64_t row) {
+    return static_cast<const T*>(rows.data) + row * rows.stride;
+  }
+  static const S* array(const void* p) { return static_cast<const S*>(p); }
+  static S* array(void* p) { return static_cast<S*>(p); }
+
+  void store() const {
+    each_vector<T>(tile.n, [&](int64_t j, int, auto lanes) {
+      for (int64_t i = 0; i < tile.m; ++i) lanes.store(out(i) + j, lanes.load(sums(i) + j));
+    });
+  }
+
+  void activate() const {
+    each_vector<T>(tile.n, [&](int64_t j, int, auto lanes) {
+      const V shift = lanes.load(array(f.shift) + j);
+      for (int64_t i = 0; i < tile.m; ++i) {
+        V v = lanes.load(sums(i) + j) + shift;
+        if (f.residual.data) v += lanes.load(row_of(f.residual, i) + j);
+        if (f.relu) v = xsimd::select(v <= V(0), V(0), v);  // NaN passes
+        lanes.store(out(i) + j, v);
+      }
+    });
+  }
+
+  void moments() const {
+    each_vector<T>(tile.n, [&](int64_t j, int, auto lanes) {
+      const V center = lanes.load(array(f.center) + j);
+      V first = lanes.load(array(f.first) + j), second = lanes.load(array(f.second) + j);
+      for (int64_t i = 0; i < tile.m; ++i) {
+        const V v = lanes.load(sums(i) + j), distance = v - center;
+        first += distance;
+        second = fused(distance, distance, second);
+        lanes.store(out(i) + j, v);
+      }
+      lanes.store(array(f.first) + j, first);
+      lanes.store(array(f.second) + j, second);
+    });
+  }
+
+  void gradient() const {
+    each_vector<T>(tile.n, [&](int64_t j, int, auto lanes) {
+      const V a = lanes.load(array(f.scale) + j), b = lanes.load(array(f.shift) + j);
+      const V center = lanes.load(array(f.center) + j);
+      V first = lanes.load(array(f.first) + j), second = lanes.load(array(f.second) + j);
+      for (int64_t i = 0; i < tile.m; ++i) {
+        const V x = lanes.load(row_of(f.x, i) + j);
+        V dz = lanes.load(sums(i) + j);
+        if (f.residual.data) dz += lanes.load(row_of(f.residual, i) + j);
+        dz = xsimd::select(normalised(x, center, a, b) <= V(0), V(0), dz);
+        first += dz;
+        second = fused(dz, x - center, second);
+        lanes.store(out(i) + j, dz);
+      }
+      lanes.store(array(f.first) + j, first);
+      lanes.store(array(f.second) + j, second);
+    });
+  }
+
+  static void run(const SumTile& tile, const TileFinish& f) {
+    const TileLoops loops{tile, f};
+    switch (f.kind) {
+      case TileFinish::Kind::store: return loops.store();
+      case TileFinish::Kind::activate: return loops.activate();
+      case TileFinish::Kind::moments: return loops.moments();
+      case TileFinish::Kind::gradient: return loops.gradient();
+    }
+  }
+  static constexpr TileKernel record(const char* name, DType dtype) {
+    return {name, kIsa, dtype, run};
+  }
+};
+
+constexpr TileKernel kRecords[] = {
+    TileLoops<bfloat16>::record(QUERN_NAMED("conv_tile_bf16"), DType::bf16),
+#if !defined(__AVX512BF16__) && !defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)  // they only round
+    TileLoops<float>::record(QUERN_NAMED("conv_tile_f32"), DType::f32),
+    TileLoops<double>::record(QUERN_NAMED("conv_tile_f64"), DType::f64),
+#endif
+};
+
+}  // namespace
+
+QUERN_KERNELS(TileKernel, conv_tile, kRecords)
+
+}  // namespace quern::kernels

@@ -1,0 +1,394 @@
+// The gradient of the weight: dw[o][c][tap] = Σ over pixels of dy[pixel][o] · x[pixel under tap][c].
+//
+//   for each cell (group, range of blocks of pixels, of rows of A, of output channels), in parallel
+//     for each block of pixels                            A and B together aim at half of L2
+//       A = x transposed to [channel][position], zero-padded as in axis.h
+//       B = dy in panels [pixel][nr output channels]
+//       for each tap, for each tile of mr channels and nr output channels
+//         C[mr × nr] += Σ runs of pixels A[mr × run] · B[run × nr]
+//   dw = the cells' C, summed over the ranges of pixels in their order
+//
+// A tap is an offset into A. A run of pixels is a row of outputs, so that padding is left out;
+// where rows are too short for the kernel's k_multiple, it is all rows of the block's image with
+// the padding between them, which meets zeros in B. With few input channels (the stem), the columns
+// of the taps become rows of A.
+//
+// Kernels that run on outer products have a faster way where channels are innermost:
+// brgemm_wgrad_outer.cpp.
+#include <algorithm>
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "quern/ops/kernels/conv/taps/taps.h"
+#include "quern/ops/kernels/conv/wgrad/outer.h"
+#include "quern/ops/kernels/gemm/micro_kernel.h"
+#include "quern/ops/kernels/pack/matrix.h"
+#include "quern/tensor/cpu_features.h"
+#include "quern/tensor/dtype.h"
+#include "quern/tensor/storage.h"
+
+namespace quern::kernels {
+namespace {
+
+/// T is what x and dy hold, Operand what is multiplied: T, or terms of bf16.
+template <class T, class Operand>
+class WgradEngine {
+ public:
+  using Acc = Accumulator<T>;
+
+  WgradEngine(const ConvPlan& plan, const T* x, const T* dy, const SourceMap& map);
+  void run(Acc* dw);
+
+ private:
+  /// One piece of parallel work, and where its sums are: [tap][row of A][output channel].
+  struct Cell {
+    int64_t group;
+    Extent blocks, rows, outputs;
+    Acc* sums;
+  };
+  Cell cell(int64_t group, int64_t pixels, int64_t rows, int64_t outputs) const;
+  void run_cell(const Cell& cell) const;
+  void pack_a(const Cell& cell, const Block& block, Operand* a) const;
+  void pack_b(const Cell& cell, const Block& block, Operand* b) const;
+  void pack_row(const T* dy, int64_t outputs, int64_t first, int64_t term, Operand* panel) const;
+  void multiply(const Cell& cell, const Block& block, const Operand* a, const Operand* b,
+                bool first) const;
+  void merge(int64_t group, int64_t rows, int64_t outputs, Acc* dw) const;
+  void choose_split();
+
+  int64_t multiplications() const { return p_.n * p_.oh * p_.ow * icg_ * p_.oc * p_.kh * p_.kw; }
+  int64_t runs(const Block& block) const {
+    return linear_ ? block.images : block.images * block.rows;
+  }
+  int64_t run_length(const Block& block) const {
+    return padded_k(gemm_, linear_ ? (block.rows - 1) * width_ + p_.ow : p_.ow);
+  }
+  /// Items of a row of A: all positions, and what the last run reads beyond them.
+  int64_t row_items(const Block& block) const;
+  /// Of a term.
+  int64_t a_items(const Cell& cell, const Block& block) const {
+    return round_up(row_items(block) * cell.rows.size, 64);
+  }
+  int64_t b_items(const Cell& cell, const Block& block) const {
+    return panel_count(gemm_, cell.outputs.size) * runs(block) * run_length(block) * gemm_.nr;
+  }
+  int64_t sums_items() const { return tap_rows_ * tap_columns_ * max_rows_ * max_outputs_; }
+
+  const ConvProblem p_;
+  const GemmKernel& gemm_;
+  const int bf16_terms_;
+  const int64_t terms_;  // copies of an operand
+  const T *x_, *dy_;
+  const SourceMap map_;
+  int64_t icg_, ocg_;  // channels of a group
+  ImageStrides x_strides_, dy_strides_;
+  Axis y_axis_;
+  std::vector<Axis> x_axes_;        // one an x tap if folded, else one of all
+  int64_t tap_rows_, tap_columns_;  // products per block of pixels
+  int64_t a_rows_;                  // rows of A: input channels, times x taps if folded
+  int64_t width_;                   // positions of a row of pixels
+  bool linear_;                     // a run is an image's block and not a row
+  BlockGrid grid_;
+  int64_t pixel_parts_, row_parts_, output_parts_;
+  int64_t max_rows_, max_outputs_;  // of a cell
+  Acc* sums_ = nullptr;
+};
+
+template <class T, class Operand>
+WgradEngine<T, Operand>::WgradEngine(const ConvPlan& plan, const T* x, const T* dy,
+                                     const SourceMap& map)
+    : p_(linearised(plan.problem)),
+      gemm_(*plan.gemm),
+      bf16_terms_(plan.bf16_terms),
+      terms_(term_copies(bf16_terms_)),
+      x_(x),
+      dy_(dy),
+      map_(map),
+      icg_(p_.ic / p_.groups),
+      ocg_(p_.oc / p_.groups),
+      x_strides_(p_.format, p_.ic, p_.ih, p_.iw),
+      dy_strides_(p_.format, p_.oc, p_.oh, p_.ow),
+      y_axis_(forward_axis(p_.ih, p_.oh, p_.kh, p_.stride_h, p_.pad_h, p_.dilation_h)) {
+  const bool folded = forward_taps(p_).folded;
+  if (folded)
+    for (int64_t s = 0; s < p_.kw; ++s)
+      x_axes_.push_back(forward_axis(p_.iw, p_.ow, 1, p_.stride_w, p_.pad_w - s, 1));
+  else x_axes_ = {forward_axis(p_.iw, p_.ow, p_.kw, p_.stride_w, p_.pad_w, p_.dilation_w)};
+  tap_rows_ = p_.kh;
+  tap_columns_ = folded ? 1 : p_.kw;
+  a_rows_ = icg_ * static_cast<int64_t>(x_axes_.size());
+  width_ = x_axes_[0].extent(p_.ow);
+  // Rounding every row up to k_multiple against reading the padding between rows.
+  linear_ = padded_k(gemm_, p_.ow) >= width_;
+  choose_split();
+}
+
+template <class T, class Operand>
+void WgradEngine<T, Operand>::choose_split() {
+  const int64_t l2 = cache_sizes().l2, taps = tap_rows_ * tap_columns_;
+  // Channels are split until a cell's sums fit in L2: rows of A first, since every range of output
+  // channels transposes x again and copying dy again is cheap. Then pixels, for enough cells.
+  max_rows_ = a_rows_, max_outputs_ = round_up(ocg_, gemm_.nr);
+  const auto cells = [&] {
+    return p_.groups * ceil_div(a_rows_, max_rows_) * ceil_div(ocg_, max_outputs_);
+  };
+  const auto too_large = [&] { return sums_items() * static_cast<int64_t>(sizeof(Acc)) > l2; };
+  const int64_t wanted = wanted_cells(multiplications());
+  // Partial sums cost memory traffic: at most half as much of them as of x and dy.
+  const int64_t affordable =
+      1 + (p_.n * (p_.ic * p_.ih * p_.iw + p_.oc * p_.oh * p_.ow)) / (2 * p_.oc * icg_ * taps);
+  while (too_large() || cells() * affordable < std::min<int64_t>(wanted, 8)) {
+    if (max_rows_ > 4 * gemm_.mr) max_rows_ = (ceil_div(max_rows_, gemm_.mr) - 1) * gemm_.mr;
+    else if (max_outputs_ > gemm_.nr) max_outputs_ = round_up(max_outputs_ / 2, gemm_.nr);
+    else break;
+  }
+  row_parts_ = ceil_div(a_rows_, max_rows_);
+  output_parts_ = ceil_div(panel_count(gemm_, ocg_), max_outputs_ / gemm_.nr);
+  max_rows_ = ceil_div(a_rows_, row_parts_);
+  max_outputs_ = ceil_div(panel_count(gemm_, ocg_), output_parts_) * gemm_.nr;
+
+  grid_ = BlockGrid::within(p_.n, p_.oh, l2 / 2, [&](int64_t rows) {
+    const int64_t a = Scratch(y_axis_, x_axes_[0], rows).image() * max_rows_;
+    return terms_ * (a + rows * round_up(p_.ow, gemm_.k_multiple) * max_outputs_) *
+           static_cast<int64_t>(sizeof(Operand));
+  });
+  pixel_parts_ = std::min(ceil_div(wanted, p_.groups * row_parts_ * output_parts_), affordable);
+  while (grid_.count() < pixel_parts_ && grid_.block_images > 1)
+    grid_.block_images = ceil_div(grid_.block_images, 2);
+  while (grid_.count() < pixel_parts_ && grid_.block_rows > 2)
+    grid_.block_rows = ceil_div(grid_.block_rows, 2);
+  pixel_parts_ = std::min(pixel_parts_, grid_.count());
+}
+
+template <class T, class Operand>
+int64_t WgradEngine<T, Operand>::row_items(const Block& block) const {
+  const int64_t positions = Scratch(y_axis_, x_axes_[0], block.rows).image() * block.images;
+  // An odd number of cache lines: rows of A spread over all sets.
+  const int64_t line = 64 / static_cast<int64_t>(sizeof(Operand));
+  return (ceil_div(positions + run_length(block), line) | 1) * line;
+}
+
+template <class T, class Operand>
+WgradEngine<T, Operand>::Cell WgradEngine<T, Operand>::cell(int64_t group, int64_t pixels,
+                                                            int64_t rows, int64_t outputs) const {
+  const Extent panels = piece(panel_count(gemm_, ocg_), output_parts_, outputs);
+  const int64_t index =
+      ((group * pixel_parts_ + pixels) * row_parts_ + rows) * output_parts_ + outputs;
+  return {.group = group,
+          .blocks = piece(grid_.count(), pixel_parts_, pixels),
+          .rows = piece(a_rows_, row_parts_, rows),
+          .outputs = {panels.begin * gemm_.nr,
+                      std::min(panels.size * gemm_.nr, ocg_ - panels.begin * gemm_.nr)},
+          .sums = sums_ + index * sums_items()};
+}
+
+template <class T, class Operand>
+void WgradEngine<T, Operand>::run(Acc* dw) {
+  const int64_t channel_cells = row_parts_ * output_parts_;
+  const Workspace sums(p_.groups * pixel_parts_ * channel_cells * sums_items() *
+                       static_cast<int64_t>(sizeof(Acc)));
+  sums_ = sums.as<Acc>();
+  const int64_t cells = p_.groups * pixel_parts_ * channel_cells;
+  parallel_pieces(cells, multiplications() / cells, [&](int64_t i) {
+    const KernelUse use(gemm_);
+    run_cell(cell(i / channel_cells / pixel_parts_, i / channel_cells % pixel_parts_,
+                  i % channel_cells / output_parts_, i % output_parts_));
+  });
+  parallel_pieces(p_.groups * channel_cells, pixel_parts_ * sums_items(), [&](int64_t i) {
+    merge(i / channel_cells, i % channel_cells / output_parts_, i % output_parts_, dw);
+  });
+}
+
+template <class T, class Operand>
+void WgradEngine<T, Operand>::run_cell(const Cell& cell) const {
+  const Block largest = grid_[0];
+  const int64_t a_items = terms_ * this->a_items(cell, largest);
+  const int64_t b_items = terms_ * this->b_items(cell, largest);
+  const Workspace scratch((a_items + b_items) * static_cast<int64_t>(sizeof(Operand)));
+  auto* a = scratch.as<Operand>();
+  auto* b = a + a_items;
+  for (int64_t i = 0; i < cell.blocks.size; ++i) {
+    const Block block = grid_[cell.blocks.begin + i];
+    pack_a(cell, block, a);
+    pack_b(cell, block, b);
+    multiply(cell, block, a, b, i == 0);
+  }
+}
+
+/// A is [row][position]; what follows the positions meets zeros in B, so it must be finite.
+template <class T, class Operand>
+void WgradEngine<T, Operand>::pack_a(const Cell& cell, const Block& block, Operand* a) const {
+  const int64_t stride = row_items(block);
+  const int64_t positions = Scratch(y_axis_, x_axes_[0], block.rows).image() * block.images;
+  const int64_t term = a_items(cell, block);
+  for (int64_t row = 0; row < terms_ * cell.rows.size; ++row) {
+    Operand* to = a + row / cell.rows.size * term + row % cell.rows.size * stride;
+    std::fill(to + positions, to + stride, Operand{});
+  }
+  for (int64_t row = 0; row < cell.rows.size;) {
+    const int64_t tap = (cell.rows.begin + row) / icg_, channel = (cell.rows.begin + row) % icg_;
+    const int64_t channels = std::min(icg_ - channel, cell.rows.size - row);
+    const int64_t first = cell.group * icg_ + channel;
+    copy_block({.item = sizeof(T),
+                .strides = x_strides_,
+                .channels = channels,
+                .position_stride = 1,
+                .channel_stride = stride,
+                .map = from_channel<Acc>(map_, first),
+                .bf16_terms = bf16_terms_,
+                .term_stride = term},
+               y_axis_, x_axes_[static_cast<size_t>(tap)], block, x_ + first * x_strides_.c,
+               a + row * stride);
+    row += channels;
+  }
+}
+
+/// B is [term][panel][run][k/kr][nr][kr].
+template <class T, class Operand>
+void WgradEngine<T, Operand>::pack_b(const Cell& cell, const Block& block, Operand* b) const {
+  const int64_t length = run_length(block), panel_items = runs(block) * length * gemm_.nr;
+  const int64_t term = b_items(cell, block);
+  const T* dy = dy_ + (cell.group * ocg_ + cell.outputs.begin) * dy_strides_.c;
+  const bool gaps = linear_ || length != p_.ow || cell.outputs.size % gemm_.nr != 0;
+  std::fill_n(b, gaps ? terms_ * term : 0, Operand{});
+  for (int64_t n = 0; n < block.images; ++n) {
+    for (int64_t i = 0; i < block.rows; ++i) {
+      const T* row = dy + (block.image + n) * dy_strides_.n + (block.row + i) * dy_strides_.y;
+      const int64_t run = linear_ ? n : n * block.rows + i;
+      for (int64_t o = 0; o < cell.outputs.size; o += gemm_.nr)
+        pack_row(row + o * dy_strides_.c, std::min<int64_t>(gemm_.nr, cell.outputs.size - o),
+                 linear_ ? i * width_ : 0, term,
+                 b + o / gemm_.nr * panel_items + run * length * gemm_.nr);
+    }
+  }
+}
+
+/// A row of pixels to rows of a panel from `first` on.
+template <class T, class Operand>
+void WgradEngine<T, Operand>::pack_row(const T* dy, int64_t outputs, int64_t first, int64_t term,
+                                       Operand* panel) const {
+  if constexpr (std::is_same_v<T, Operand>) {
+    pack_panel_rows(panel_format(gemm_), dy, dy_strides_.x, dy_strides_.c, p_.ow, outputs, first,
+                    panel);
+  } else {  // rounded where it is dense
+    const bool innermost = dy_strides_.c == 1;
+    const int64_t rows = innermost ? p_.ow : outputs, columns = innermost ? outputs : p_.ow;
+    const int64_t items = rows * columns;
+    const Workspace terms(terms_ * items * static_cast<int64_t>(sizeof(Operand)));
+    round_matrix(dy, innermost ? dy_strides_.x : dy_strides_.c, 1, terms.as<Operand>(), columns,
+                 rows, columns, bf16_terms_, items);
+    for (int64_t t = 0; t < terms_; ++t)
+      pack_panel_rows(panel_format(gemm_), terms.as<Operand>() + t * items, innermost ? columns : 1,
+                      innermost ? 1 : columns, p_.ow, outputs, first, panel + t * term);
+  }
+}
+
+template <class T, class Operand>
+void WgradEngine<T, Operand>::multiply(const Cell& cell, const Block& block, const Operand* a,
+                                       const Operand* b, bool first) const {
+  const Scratch scratch(y_axis_, x_axes_[0], block.rows);
+  const int64_t length = run_length(block), stride = row_items(block);
+  const int64_t a_term = a_items(cell, block), b_term = b_items(cell, block);
+  const auto products =
+      std::span(kTermProducts).first(static_cast<size_t>(term_products(bf16_terms_)));
+  std::vector<const void*> run_a(static_cast<size_t>(runs(block)) * products.size()),
+      run_b(run_a.size());
+  std::vector<int64_t> a_offsets, b_offsets;
+  const Phase rows = y_axis_.phase(0), columns = x_axes_[0].phase(0);
+  for (int64_t r = 0; r < rows.taps; ++r) {
+    const Tap ty = y_axis_.tap(rows, r);
+    // The runs of pixels that this row of taps reaches.
+    a_offsets.clear(), b_offsets.clear();
+    for (int64_t run = 0; run < runs(block); ++run) {
+      const int64_t n = linear_ ? run : run / block.rows, i = linear_ ? 0 : run % block.rows;
+      const int64_t source = (block.row + i) * p_.stride_h + ty.offset;
+      if (!linear_ && (source < 0 || source >= p_.ih)) continue;
+      for (const TermProduct& term : products) {
+        a_offsets.push_back(n * scratch.image() + i * width_ + term.a * a_term);
+        b_offsets.push_back(run * length * gemm_.nr + term.b * b_term);
+      }
+    }
+    for (int64_t column = 0; column < tap_columns_; ++column) {
+      const int64_t tap_a = scratch.tap(ty, x_axes_[0].tap(columns, column));
+      Acc* sums = cell.sums + (ty.kernel * tap_columns_ + column) * max_rows_ * max_outputs_;
+      const int64_t step = even_piece(cell.rows.size, gemm_.mr);
+      for (int64_t row = 0; row < cell.rows.size; row += step) {
+        for (int64_t o = 0; o < cell.outputs.size; o += gemm_.nr) {
+          const GemmTile tile{.m = std::min(step, cell.rows.size - row),
+                              .n = std::min<int64_t>(gemm_.nr, cell.outputs.size - o),
+                              .k = length,
+                              .batch = static_cast<int64_t>(a_offsets.size()),
+                              .a = run_a.data(),
+                              .lda = stride,
+                              .b = run_b.data(),
+                              .c = sums + row * max_outputs_ + o,
+                              .ldc = max_outputs_,
+                              .accumulate = !first};
+          for (size_t t = 0; t < a_offsets.size(); ++t) {
+            run_a[t] = a + row * stride + tap_a + a_offsets[t];
+            run_b[t] = b + o * runs(block) * length + b_offsets[t];
+          }
+          if (tile.batch > 0) {
+            gemm_.run(tile);
+          } else if (first) {
+            for (int64_t i = 0; i < tile.m; ++i)
+              std::fill_n(static_cast<Acc*>(tile.c) + i * max_outputs_, tile.n, Acc{});
+          }
+        }
+      }
+    }
+  }
+}
+
+/// dw of some rows of A and output channels: the partial sums of the ranges of pixels, in their
+/// order, some rows at a time. They lie along output channels, dw along input channels and taps.
+template <class T, class Operand>
+void WgradEngine<T, Operand>::merge(int64_t group, int64_t rows, int64_t outputs, Acc* dw) const {
+  const Cell cell = this->cell(group, 0, rows, outputs);
+  const int64_t range = row_parts_ * output_parts_ * sums_items();  // from one range to the next
+  const int64_t taps = tap_rows_ * tap_columns_, at_once = 16;
+  const int64_t line = max_outputs_ + 16;  // does not collide with the next in a cache set
+  std::vector<Acc> sums(static_cast<size_t>(at_once * taps * line));  // [row][tap][output channel]
+  for (int64_t row0 = 0; row0 < cell.rows.size; row0 += at_once) {
+    const int64_t count = std::min(at_once, cell.rows.size - row0);
+    for (int64_t i = 0; i < count * taps; ++i) {
+      const Acc* from = cell.sums + (i % taps * max_rows_ + row0 + i / taps) * max_outputs_;
+      Acc* to = sums.data() + i * line;
+      std::copy_n(from, cell.outputs.size, to);
+      for (int64_t part = 1; part < pixel_parts_; ++part)
+        for (int64_t o = 0; o < cell.outputs.size; ++o) to[o] += from[part * range + o];
+    }
+    Acc* to = dw + (group * ocg_ + cell.outputs.begin) * icg_ * p_.kh * p_.kw;
+    const int64_t first = cell.rows.begin + row0;
+    if (x_axes_.size() == 1) {
+      copy_matrix(sizeof(Acc), sums.data(), 1, line, to + first * taps, icg_ * taps,
+                  cell.outputs.size, count * taps);
+    } else {  // folded: row = column of taps · icg + input channel, tap = row of taps
+      for (int64_t i = 0; i < count * taps; ++i) {
+        const int64_t row = first + i / taps;
+        const int64_t at = (row % icg_ * p_.kh + i % taps) * p_.kw + row / icg_;
+        for (int64_t o = 0; o < cell.outputs.size; ++o)
+          to[o * icg_ * p_.kh * p_.kw + at] = sums[static_cast<size_t>(i * line + o)];
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void run_wgrad(const ConvPlan& plan, const void* x, const void* dy, void* dw,
+               const SourceMap& map) {
+  visit_items(plan,
+              [&]<class T, class Operand>(std::type_identity<T>, std::type_identity<Operand>) {
+                const auto run = [&]<class Engine>(std::type_identity<Engine>) {
+                  Engine(plan, static_cast<const T*>(x), static_cast<const T*>(dy), map)
+                      .run(static_cast<Accumulator<T>*>(dw));
+                };
+                using Outer = OuterWgrad<T, Operand>;
+                if (Outer::takes(plan.problem, *plan.gemm)) run(std::type_identity<Outer>{});
+                else run(std::type_identity<WgradEngine<T, Operand>>{});
+              });
+}
+
+}  // namespace quern::kernels

@@ -1,0 +1,401 @@
+// conv_winograd and conv_winograd_4x4: 3×3 convolutions of f32 by F(2×2, 3×3) and F(4×4, 3×3),
+// winograd_kernel.h.
+//
+//   for each cell (block of images and rows of tiles, range of panels), in parallel
+//     copy the block of the source to zero-padded scratch, transform it:
+//       V[point][tile][source channel]                      aims at ¾ of L2
+//     for each panel of nr output channels
+//       for each point, run of mr tiles
+//         M[point][tile][nr] = V[point] · U[panel][point]
+//       for each row of tiles
+//         its rows of outputs in L1, transformed from M; what is fused, the store   brgemm_epilogue.h
+//
+// Where blocks are so few that cells share one, V is made first, of all blocks.
+#include "quern/ops/kernels/conv/winograd/winograd.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <string_view>
+
+#include "quern/ops/kernels/conv/conv.h"
+#include "quern/ops/kernels/conv/prefetch.h"
+#include "quern/ops/kernels/conv/taps/taps.h"
+#include "quern/ops/kernels/gemm/micro_kernel.h"
+#include "quern/tensor/cpu_features.h"
+#include "quern/tensor/dtype.h"
+#include "quern/tensor/parallel.h"
+#include "quern/tensor/per_thread.h"
+
+namespace quern::kernels {
+namespace {
+
+constexpr int64_t kFloat = sizeof(float);
+constexpr int64_t kVector = 16;  // floats of the longest vector, and of a cache line
+
+/// Source channels that F(4×4, 3×3) adds up at a time, a multiple of any k_multiple. Its transforms magnify the
+/// rounding of sums: of these, its errors are 8e-7 by norm for any number of channels, 1.9 (64 channels) to 1.2
+/// times (512) those of the definition; of all 512 at once they would be 2e-6.
+constexpr int64_t kLongestSum = 64;
+
+class WinogradEngine {
+ public:
+  WinogradEngine(const ConvPlan& plan, int64_t tile, const void* source, const void* packed,
+                 const SourceMap& map, EpilogueFusion epilogue, void* output)
+      : conv_(plan.problem, plan.pass, tile),
+        gemm_(*plan.gemm),
+        kernel_(select_winograd_transforms(conv_.tile)),
+        source_(static_cast<const float*>(source)),
+        packed_(static_cast<const float*>(packed)),
+        map_(map),
+        source_strides_(plan.problem.format, conv_.source_channels, conv_.y.source, conv_.x.source),
+        out_strides_(plan.problem.format, conv_.output_channels, conv_.height, conv_.width),
+        pitch_(without_collisions(gemm_, round_up(conv_.source_channels, kVector))),
+        out_pitch_(round_up(gemm_.nr, kVector)),
+        panels_(panel_count(gemm_, conv_.output_channels)),
+        grid_(BlockGrid::within(conv_.images, conv_.tile_rows(), cache_sizes().l2 * 3 / 4,
+                                [&](int64_t rows) {
+                                  return rows * conv_.tile_columns() * conv_.points() * pitch_ *
+                                         kFloat;
+                                })),
+        parts_(std::clamp<int64_t>(
+            ceil_div(wanted_cells(conv_.images * tiles(conv_.tile_rows()) * conv_.points() *
+                                  conv_.source_channels * conv_.output_channels),
+                     grid_.count()),
+            1, panels_)),
+        finished_with_{static_cast<const float*>(output),
+                       static_cast<const float*>(epilogue.residual),
+                       static_cast<const float*>(epilogue.x)},
+        output_(stored(epilogue), gemm_, out_strides_, out_strides_.x, conv_.output_channels,
+                grid_.count(), static_cast<float*>(output)),
+        scratch_(Scratch(conv_.y, conv_.x, conv_.tile * grid_.block_rows).image() * pitch_),
+        m_(conv_.points() * point_stride(tiles(grid_[0]), out_pitch_)),
+        rows_(conv_.tile * conv_.tile * conv_.tile_columns() * out_pitch_) {}
+
+  void run() const {
+    const int64_t blocks = grid_.count(), items = v_items(grid_[0]);  // of the largest block
+    if (parts_ == 1) {
+      const PerThread<float> v(items);
+      parallel_for(blocks, [&](int64_t i) {
+        transform_source(grid_[i], v.get());
+        multiply(i, 0, v.get());
+      });
+    } else {
+      const Workspace v(blocks * items * kFloat);
+      const auto of = [&](int64_t i) { return v.as<float>() + i * items; };
+      parallel_for(blocks, [&](int64_t i) { transform_source(grid_[i], of(i)); });
+      parallel_for(blocks * parts_, [&](int64_t cell) {
+        multiply(cell / parts_, cell % parts_, of(cell / parts_));
+      });
+    }
+    output_.merge([&](int64_t i) {
+      const Block block = grid_[i];
+      const int64_t rows = std::min(conv_.tile * block.rows, conv_.height - conv_.tile * block.row);
+      return block.images * rows * conv_.width;
+    });
+  }
+
+ private:
+  /// The sums never lie in the output, so that nothing is stored without an epilogue.
+  static EpilogueFusion stored(EpilogueFusion fusion) {
+    using Kind = EpilogueFusion::Kind;
+    if (fusion.kind == Kind::store) fusion.kind = Kind::activate;
+    return fusion;
+  }
+  int64_t tiles(int64_t rows) const { return rows * conv_.tile_columns(); }
+  int64_t tiles(const Block& block) const { return tiles(block.images * block.rows); }
+  /// From a point's matrix to the next: a cache line more, so that they lie in different sets.
+  static int64_t point_stride(int64_t tiles, int64_t pitch) { return tiles * pitch + kVector; }
+  int64_t v_items(const Block& block) const {
+    return conv_.points() * point_stride(tiles(block), pitch_);
+  }
+
+  void transform_source(const Block& block, float* v) const;
+  void multiply(int64_t block_index, int64_t part, const float* v) const;
+  Ahead ahead(int64_t block_index, int64_t panel, const Extent& panels) const;
+  void store_panel(const Block& block, int64_t panel, PanelSums<float>& sums) const;
+
+  const WinogradConv conv_;
+  const GemmKernel& gemm_;
+  const WinogradTransforms& kernel_;
+  const float *source_, *packed_;
+  const SourceMap map_;
+  const ImageStrides source_strides_, out_strides_;
+  const int64_t pitch_;      // floats of a tile in V, of a pixel in scratch
+  const int64_t out_pitch_;  // of a tile in M
+  const int64_t panels_;
+  const BlockGrid grid_;           // of rows of tiles
+  const int64_t parts_;            // of the panels
+  const float* finished_with_[3];  // read or written where an output is; null: not
+  const TileOutput<float> output_;
+  const PerThread<float> scratch_;  // an image of a block, padded
+  const PerThread<float> m_;        // of a panel
+  const PerThread<float> rows_;     // outputs of a row of tiles
+};
+
+/// Rows of tiles of a block, an image's after the other's, to V.
+void WinogradEngine::transform_source(const Block& block, float* v) const {
+  const Scratch layout(conv_.y, conv_.x, conv_.tile * block.rows);
+  const int64_t padding = pitch_ - conv_.source_channels;
+  float* pixels = scratch_.get();
+  for (int64_t i = 0; padding > 0 && i < layout.image(); ++i)
+    std::fill_n(pixels + i * pitch_ + conv_.source_channels, padding, 0.0f);
+  for (int64_t image = 0; image < block.images; ++image) {
+    copy_block({.item = kFloat,
+                .strides = source_strides_,
+                .channels = conv_.source_channels,
+                .position_stride = pitch_,
+                .channel_stride = 1,
+                .map = map_},
+               conv_.y, conv_.x,
+               {.image = block.image + image,
+                .images = 1,
+                .row = conv_.tile * block.row,
+                .rows = conv_.tile * block.rows},
+               source_, pixels);
+    for (int64_t row = 0; row < block.rows; ++row)
+      kernel_.source({.from = pixels + conv_.tile * row * layout.width * pitch_,
+                      .to = v + tiles(image * block.rows + row) * pitch_,
+                      .row = layout.width * pitch_,
+                      .pixel = pitch_,
+                      .point = point_stride(tiles(block), pitch_),
+                      .tile = pitch_,
+                      .tiles = conv_.tile_columns(),
+                      .channels = round_up(conv_.source_channels, kVector)});
+  }
+}
+
+void WinogradEngine::multiply(int64_t block_index, int64_t part, const float* v) const {
+  const Block block = grid_[block_index];
+  const int64_t count = tiles(block), step = even_piece(count, gemm_.mr);
+  const int64_t v_point = point_stride(count, pitch_), m_point = point_stride(count, out_pitch_);
+  const int64_t matrix = panel_elements(gemm_, conv_.source_channels);
+  const int64_t channels = padded_k(gemm_, conv_.source_channels);
+  const int64_t longest_sum = conv_.tile == 2 ? channels : kLongestSum;
+  const Extent panels = piece(panels_, parts_, part);
+  for (int64_t panel = panels.begin; panel < panels.begin + panels.size; ++panel) {
+    const int64_t channel = panel * gemm_.nr;
+    const int64_t n = std::min<int64_t>(gemm_.nr, conv_.output_channels - channel);
+    Ahead ahead = this->ahead(block_index, panel, panels);
+    for (int64_t point = 0; point < conv_.points(); ++point) {
+      const float* u = packed_ + (panel * conv_.points() + point) * matrix;
+      for (int64_t i = 0; i < count; i += step) {
+        for (int64_t k = 0; k < channels; k += longest_sum) {
+          const void* a = v + point * v_point + i * pitch_ + k;
+          const void* b = u + k * gemm_.nr;
+          const int64_t length = std::min(longest_sum, channels - k);
+          const Ahead::Lines lines = ahead.next(length / 2, b);
+          gemm_.run({.m = std::min(step, count - i),
+                     .n = n,
+                     .k = length,
+                     .batch = 1,
+                     .a = &a,
+                     .lda = pitch_,
+                     .b = &b,
+                     .ahead = lines.at,
+                     .ahead_step = lines.step,
+                     .c = m_.get() + point * m_point + i * out_pitch_,
+                     .ldc = out_pitch_,
+                     .accumulate = k > 0});
+        }
+      }
+    }
+    PanelSums<float> sums = output_.sums(block_index, channel, n);
+    store_panel(block, panel, sums);
+    sums.flush();
+  }
+}
+
+/// What a panel's outputs are finished with, and a share of the next block's source (ResNet-50 on 16 images: 0.85 of the
+/// time of dgrad of 64 channels at 56×56, 0.9 to 0.96 of that of the others up to 14×14).
+Ahead WinogradEngine::ahead(int64_t block_index, int64_t panel, const Extent& panels) const {
+  Ahead ahead;
+  const Block block = grid_[block_index];
+  const int64_t channel = panel * gemm_.nr, top = conv_.tile * block.row;
+  const int64_t n = std::min<int64_t>(gemm_.nr, conv_.output_channels - channel);
+  const int64_t rows = std::min(conv_.tile * block.rows, conv_.height - top);
+  for (const float* base : finished_with_)
+    if (base)
+      ahead.add(base + block.image * out_strides_.n + top * out_strides_.y + channel, n * kFloat,
+                out_strides_.x * kFloat, ((block.images - 1) * conv_.height + rows) * conv_.width);
+  if (parts_ > 1 || block_index + 1 == grid_.count()) return ahead;
+  const Block next = grid_[block_index + 1];
+  const int64_t begin = std::max<int64_t>(0, conv_.tile * next.row + conv_.y.lead);
+  const int64_t end =
+      std::min(conv_.y.source, conv_.tile * (next.row + next.rows) + conv_.y.lead + 2);
+  if (begin >= end) return ahead;
+  const Extent share = piece(((next.images - 1) * conv_.y.source + end - begin) * conv_.x.source,
+                             panels.size, panel - panels.begin);
+  ahead.add(source_ + next.image * source_strides_.n + begin * source_strides_.y +
+                share.begin * source_strides_.x,
+            conv_.source_channels * kFloat, source_strides_.x * kFloat, share.size);
+  return ahead;
+}
+
+/// A panel's M to outputs, a row of tiles at a time.
+void WinogradEngine::store_panel(const Block& block, int64_t panel, PanelSums<float>& sums) const {
+  const float* m = m_.get();
+  float* rows = rows_.get();
+  const int64_t channel = panel * gemm_.nr, columns = conv_.tile * conv_.tile_columns();
+  const int64_t n = std::min<int64_t>(gemm_.nr, conv_.output_channels - channel);
+  for (int64_t i = 0; i < block.images * block.rows; ++i) {
+    kernel_.output({.from = m + tiles(i) * out_pitch_,
+                    .to = rows,
+                    .row = columns * out_pitch_,
+                    .pixel = out_pitch_,
+                    .point = point_stride(tiles(block), out_pitch_),
+                    .tile = out_pitch_,
+                    .tiles = conv_.tile_columns(),
+                    .channels = out_pitch_});
+    const int64_t image = block.image + i / block.rows,
+                  top = conv_.tile * (block.row + i % block.rows);
+    for (int64_t row = 0; row < std::min<int64_t>(conv_.tile, conv_.height - top); ++row)
+      for (int64_t x = 0; x < conv_.width; x += PanelSums<float>::kRows) {
+        GemmTile tile{.m = std::min(PanelSums<float>::kRows, conv_.width - x),
+                      .n = n,
+                      .k = 0,
+                      .batch = 0,
+                      .a = nullptr,
+                      .lda = 0,
+                      .b = nullptr,
+                      .c = rows + (row * columns + x) * out_pitch_,
+                      .ldc = out_pitch_,
+                      .accumulate = false};
+        output_.finish(
+            tile, channel,
+            image * out_strides_.n + (top + row) * out_strides_.y + x * out_strides_.x + channel,
+            nullptr, sums);
+      }
+  }
+}
+
+bool switched_off() {
+  static const bool off = [] {
+    const char* value = std::getenv("QUERN_WINOGRAD");
+    const std::string_view word = value == nullptr ? "" : value;
+    check(word.empty() || word == "0" || word == "1", "conv2d",
+          "QUERN_WINOGRAD: expected 0 or 1, got \"{}\"", word);
+    return word == "0";
+  }();
+  return off;
+}
+
+/// What is against it where it can. Against conv_brgemm, one thread of Zen 5, batch 1 and 16: 1.4 to 1.9
+/// times as fast from 64 channels and 14×14 pixels on, at least 1.03 times with what is allowed here.
+const char* why_not(const ConvProblem& p, ConvPass pass, const GemmKernel& gemm) {
+  if (switched_off()) return "QUERN_WINOGRAD=0";
+  if (const char* reason = why_winograd_cannot(p, pass, gemm)) return reason;
+  // 24 channels: 0.97 to 1.5; 8: 0.84 to 1.13.
+  if (std::min(p.ic, p.oc) < 32) return "transforms of few channels cost more than they save";
+  // One tile of 512 channels: 0.73, as the transformed weight is 16/9 of the weight to read; for wgrad, where
+  // it is to be written, 16 tiles: 0.96 to 1.9, 49 tiles: 1.3 to 1.5.
+  const WinogradConv conv(p, pass, 2);
+  if (conv.images * conv.tile_rows() * conv.tile_columns() < (pass == ConvPass::wgrad ? 32 : 4))
+    return "few tiles take longer to read or write the transformed weight";
+  return nullptr;
+}
+
+/// And against larger tiles where smaller ones are good. From 16×16 pixels on they are 1.2 to 1.6 times as fast,
+/// 14×14 pixels, which they cover with 16×16, 0.9 to 1.2 times; fewer tiles in an image save less time than it
+/// takes to transform the weight after each step of training.
+const char* why_not_4x4(const ConvProblem& p, ConvPass pass, const GemmKernel& gemm) {
+  if (pass == ConvPass::wgrad) return "gradients of the weight are computed by F(2×2, 3×3)";
+  if (const char* reason = why_not(p, pass, gemm)) return reason;
+  const auto tiles = [&](int64_t outputs) {
+    const WinogradConv conv(p, pass, outputs);
+    return conv.tile_rows() * conv.tile_columns();
+  };
+  if (tiles(4) < 16) return "few tiles take longer to transform the weight";
+  if (3 * 36 * tiles(4) > 2 * 16 * tiles(2)) return "tiles of 4×4 reach far beyond the output";
+  return nullptr;
+}
+
+template <int tile>
+double saving(const ConvProblem& p, ConvPass pass) {
+  const WinogradConv conv(p, pass, tile);
+  return static_cast<double>(9 * conv.height * conv.width) /
+         static_cast<double>(conv.points() * conv.tile_rows() * conv.tile_columns());
+}
+
+template <int tile>
+void forward(const ConvPlan& plan, const void* x, const void* packed, void* y,
+             const ForwardFusion& fusion) {
+  WinogradEngine(plan, tile, x, packed, fusion.source, epilogue_of(fusion), y).run();
+}
+
+template <int tile>
+void dgrad(const ConvPlan& plan, const void* dy, const void* packed, void* dx,
+           const DgradFusion& fusion) {
+  WinogradEngine(plan, tile, dy, packed, {}, epilogue_of(fusion), dx).run();
+}
+
+template <int tile>
+int64_t packed_bytes(const ConvPlan& plan) {
+  return packed_winograd_bytes(plan, tile);
+}
+
+template <int tile>
+void pack(const ConvPlan& plan, const void* weight, void* packed) {
+  pack_winograd(plan, tile, weight, packed);
+}
+
+constexpr ConvKernel kRecords[] = {
+    {.name = "winograd_4x4",
+     .why_not = why_not_4x4,
+     .packed_bytes = packed_bytes<4>,
+     .pack = pack<4>,
+     .forward = forward<4>,
+     .dgrad = dgrad<4>,
+     .wgrad = nullptr,
+     .saving = saving<4>},
+    {.name = "winograd",
+     .why_not = why_not,
+     .packed_bytes = packed_bytes<2>,
+     .pack = pack<2>,
+     .forward = forward<2>,
+     .dgrad = dgrad<2>,
+     .wgrad = run_winograd_wgrad,
+     .saving = saving<2>},
+};
+
+}  // namespace
+
+QUERN_KERNELS(ConvKernel, conv, kRecords)
+
+const char* why_winograd_cannot(const ConvProblem& p, ConvPass pass, const GemmKernel& gemm) {
+  if (p.dtype == DType::bf16) return "transforms would round to bf16 once more";
+  if (p.dtype != DType::f32) return "f64 is computed by the definition";
+  if (gemm.a != DType::f32) return "transforms would be rounded to bf16";
+  if (p.kh != 3 || p.kw != 3 || p.stride_h != 1 || p.stride_w != 1 || p.dilation_h != 1 ||
+      p.dilation_w != 1 || p.groups != 1)
+    return "filters are not 3×3 with stride, dilation and groups of 1";
+  if (p.pad_h > 2 || p.pad_w > 2) return "padding is larger than 2";
+  if (p.x_gap != 0 || p.y_gap != 0) return "rows have gaps between them";
+  if (p.format != MemoryFormat::channels_last) return "channels are not innermost";
+  if (pass == ConvPass::wgrad && !gemm.run_outer) return "the micro-kernel has no outer products";
+  // The most that a row of tiles takes is 512 bytes a pixel and channel; divided, since the product may overflow.
+  constexpr int64_t largest = int64_t{256} << 20;
+  if (p.iw + p.ow > largest / 512 / std::max(p.ic, p.oc))
+    return "scratch for one row of tiles is over 256 MiB";
+  return nullptr;
+}
+
+WinogradConv::WinogradConv(const ConvProblem& p, ConvPass pass, int64_t tile)
+    : tile(tile),
+      images(p.n),
+      height(p.oh),
+      width(p.ow),
+      source_channels(p.ic),
+      output_channels(p.oc) {
+  const auto even = [&](int64_t outputs) { return round_up(outputs, tile); };
+  if (pass != ConvPass::dgrad) {
+    y = forward_axis(p.ih, even(p.oh), 3, 1, p.pad_h, 1);
+    x = forward_axis(p.iw, even(p.ow), 3, 1, p.pad_w, 1);
+  } else {
+    height = p.ih, width = p.iw;
+    std::swap(source_channels, output_channels);
+    y = forward_axis(p.oh, even(p.ih), 3, 1, 2 - p.pad_h, 1);
+    x = forward_axis(p.ow, even(p.iw), 3, 1, 2 - p.pad_w, 1);
+  }
+}
+
+}  // namespace quern::kernels

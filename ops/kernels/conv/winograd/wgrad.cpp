@@ -1,0 +1,369 @@
+// The gradient of 3×3 filters by Winograd: F(2×2, 3×3) transposed. Where y = Aᵀ·[(G·g·Gᵀ) ∘ (Bᵀ·d·B)]·A
+// (winograd_kernel.h),
+//
+//     dg = Σ over tiles Gᵀ·[(A·dy·Aᵀ) ∘ (Bᵀ·d·B)]·G
+//
+// takes 16 multiplications for 2×2 pixels of dy where the definition takes 36. Each point is a sum of
+// outer products over tiles:
+//
+//   for each cell (range of blocks of tiles, of output channels, of input channels), in parallel
+//     for each block
+//       copy x and dy to zero-padded scratch, a few rows at a time; transform them:
+//         V[point][panel of nr input channels][tile][nr]
+//         D[point][sliver of a micro-kernel's output channels][tile][mr]
+//       for each point, panel and sliver
+//         M[point][panel][output channel][nr] += Dᵀ[point][sliver] · V[point][panel]
+//     taps = Gᵀ·M·G, the cell's [output channel][tap][input channel]
+//   dw = the cells' taps, summed over the ranges of blocks in their order
+//
+// A point's V, D and M aim at L2, those of all points at L3.
+#include <algorithm>
+#include <vector>
+
+#include "quern/ops/kernels/conv/prefetch.h"
+#include "quern/ops/kernels/conv/taps/taps.h"
+#include "quern/ops/kernels/conv/winograd/winograd.h"
+#include "quern/ops/kernels/gemm/micro_kernel.h"
+#include "quern/ops/kernels/pack/matrix.h"
+#include "quern/tensor/cpu_features.h"
+#include "quern/tensor/storage.h"
+
+namespace quern::kernels {
+namespace {
+
+constexpr int64_t kFloat = sizeof(float);
+constexpr int64_t kLine = 16;  // floats of a cache line
+constexpr int64_t kTaps = 9;
+constexpr int64_t kPoints = 16;
+
+/// Cells that a problem is cut into at least, where its shape allows.
+constexpr int64_t kCells = 8;
+
+class WinogradWgrad {
+ public:
+  WinogradWgrad(const ConvProblem& problem, const GemmKernel& gemm, const float* x, const float* dy,
+                const SourceMap& map)
+      : p_(problem),
+        gemm_(gemm),
+        kernel_(select_winograd_transforms(2)),
+        x_(x),
+        dy_(dy),
+        map_(map),
+        conv_(problem, ConvPass::forward, 2),
+        dy_y_(forward_axis(p_.oh, 2 * conv_.tile_rows(), 1, 1, 0, 1)),
+        dy_x_(forward_axis(p_.ow, 2 * conv_.tile_columns(), 1, 1, 0, 1)),
+        x_strides_(p_.format, p_.ic, p_.ih, p_.iw),
+        dy_strides_(p_.format, p_.oc, p_.oh, p_.ow),
+        mr_(even_piece(p_.oc, gemm.mr)),
+        nr_(gemm.nr),
+        d_pitch_(round_up(mr_, 8)),
+        v_pitch_(round_up(nr_, kLine)) {
+    choose_split();
+  }
+  void run(float* dw) const;
+
+ private:
+  /// One piece of parallel work: blocks, output channels and input channels.
+  struct Cell {
+    Extent blocks, rows, columns;
+  };
+  Cell cell(int64_t index) const;
+  void choose_split();
+  void run_cell(int64_t index, float* taps, float* dw) const;
+  template <class Body>
+  void each_strip(const Block& block, int64_t row_items, Body body) const;
+  void transform_x(const Cell& cell, const Block& block, float* v) const;
+  void transform_dy(const Cell& cell, const Block& block, float* d) const;
+  Ahead ahead(const Cell& cell, const Block& block) const;
+  void multiply(const Cell& cell, const Block& block, const float* d, const float* v, float* m,
+                bool first, Ahead& ahead) const;
+  void transform_m(const Cell& cell, const float* m, int64_t row, int64_t rows, float* taps) const;
+  void write(const Cell& cell, int64_t row, int64_t rows, const float* taps, float* dw) const;
+  void merge(const Cell& cell, int64_t row, int64_t rows, const float* taps, float* dw) const;
+
+  int64_t all_tiles() const { return conv_.images * conv_.tile_rows() * conv_.tile_columns(); }
+  int64_t all_slivers() const { return ceil_div(p_.oc, mr_); }
+  int64_t channel_cells() const { return row_parts_ * column_parts_; }
+  int64_t cells() const { return tile_parts_ * channel_cells(); }
+  int64_t tap_items() const { return max_rows_ * kTaps * max_columns_; }
+  int64_t slivers(const Cell& cell) const { return ceil_div(cell.rows.size, mr_); }
+  int64_t panels(const Cell& cell) const { return ceil_div(cell.columns.size, nr_); }
+  int64_t tiles(const Block& block) const {
+    return block.images * block.rows * conv_.tile_columns();
+  }
+  // From a point's matrix to the next: a cache line more, so that the 16 lie in different sets.
+  int64_t d_point(const Cell& cell, const Block& block) const {
+    return slivers(cell) * tiles(block) * d_pitch_ + kLine;
+  }
+  int64_t v_point(const Cell& cell, const Block& block) const {
+    return panels(cell) * tiles(block) * v_pitch_ + kLine;
+  }
+  int64_t m_point(const Cell& cell) const {
+    return panels(cell) * cell.rows.size * v_pitch_ + kLine;
+  }
+
+  const ConvProblem p_;
+  const GemmKernel& gemm_;
+  const WinogradTransforms& kernel_;
+  const float *x_, *dy_;
+  const SourceMap map_;
+  const WinogradConv conv_;
+  const Axis dy_y_, dy_x_;  // of whole tiles
+  const ImageStrides x_strides_, dy_strides_;
+  const int64_t mr_, nr_;            // of a tile of the micro-kernel
+  const int64_t d_pitch_, v_pitch_;  // floats of a tile in D and in V
+  int64_t tile_parts_, row_parts_, column_parts_;
+  int64_t max_rows_, max_columns_;  // of a cell, whole slivers and panels
+  BlockGrid grid_;                  // of rows of tiles
+};
+
+/// Cells are the ranges that cost the least: every range of rows transforms x again, every range of
+/// columns dy; M and taps of a range of tiles are written and read.
+void WinogradWgrad::choose_split() {
+  const int64_t l2 = cache_sizes().l2, panels = panel_count(gemm_, p_.ic);
+  const int64_t products = all_tiles() * kPoints * p_.ic * p_.oc;
+  const int64_t wanted = std::min(wanted_cells(products), kCells);
+  const double points = static_cast<double>(all_tiles() * kPoints);
+  const double v = points * static_cast<double>(p_.ic), d = points * static_cast<double>(p_.oc);
+  const double filters = static_cast<double>(p_.ic * p_.oc);
+  double least = 0;
+  for (int64_t rows = 1; rows <= all_slivers(); rows *= 2) {
+    for (int64_t columns = 1; columns <= panels; columns *= 2) {
+      const int64_t parts = std::min(p_.n * conv_.tile_rows(), ceil_div(wanted, rows * columns));
+      const double m = filters / static_cast<double>(rows * columns) * kFloat;  // of a point
+      const double cost =
+          v * static_cast<double>(rows) + d * static_cast<double>(columns) +
+          filters * static_cast<double>(parts * (kPoints + (parts > 1 ? 2 * kTaps : 0))) +
+          (m > static_cast<double>(l2) / 2 ? 1000 * m : 0);
+      if (least > 0 && cost >= least) continue;
+      least = cost;
+      row_parts_ = rows, column_parts_ = columns, tile_parts_ = parts;
+    }
+  }
+  max_rows_ = ceil_div(all_slivers(), row_parts_) * mr_;
+  max_columns_ = ceil_div(panels, column_parts_) * nr_;
+  // Some 200 tiles, so that M is seldom read: 64 channels at 56×56 take 1.12 times as long if all V and D
+  // are to be in L2.
+  grid_ = BlockGrid::within(p_.n, conv_.tile_rows(), 2 * l2, [&](int64_t rows) {
+    return rows * conv_.tile_columns() * kPoints *
+           (max_rows_ / mr_ * d_pitch_ + max_columns_ / nr_ * v_pitch_) * kFloat;
+  });
+  while (grid_.count() < tile_parts_ && grid_.block_images > 1)
+    grid_.block_images = ceil_div(grid_.block_images, 2);
+  while (grid_.count() < tile_parts_ && grid_.block_rows > 1)
+    grid_.block_rows = ceil_div(grid_.block_rows, 2);
+  tile_parts_ = std::min(tile_parts_, grid_.count());
+}
+
+/// Cells are [range of blocks][range of rows][range of columns].
+WinogradWgrad::Cell WinogradWgrad::cell(int64_t index) const {
+  const int64_t channels = index % channel_cells();
+  const Extent slivers = piece(all_slivers(), row_parts_, channels / column_parts_);
+  const Extent panels = piece(panel_count(gemm_, p_.ic), column_parts_, channels % column_parts_);
+  return {.blocks = piece(grid_.count(), tile_parts_, index / channel_cells()),
+          .rows = {slivers.begin * mr_, std::min(slivers.size * mr_, p_.oc - slivers.begin * mr_)},
+          .columns = {panels.begin * nr_, std::min(panels.size * nr_, p_.ic - panels.begin * nr_)}};
+}
+
+void WinogradWgrad::run(float* dw) const {
+  const int64_t products = all_tiles() * kPoints * p_.ic * p_.oc;
+  if (tile_parts_ == 1)
+    return parallel_pieces(cells(), products / cells(),
+                           [&](int64_t i) { run_cell(i, nullptr, dw); });
+  const Workspace taps(cells() * tap_items() * kFloat);
+  parallel_pieces(cells(), products / cells(),
+                  [&](int64_t i) { run_cell(i, taps.as<float>() + i * tap_items(), nullptr); });
+  const int64_t pieces = max_rows_ / mr_;
+  parallel_pieces(channel_cells() * pieces, tile_parts_ * tap_items() / pieces, [&](int64_t i) {
+    const Cell first = cell(i / pieces);
+    const int64_t row = i % pieces * mr_;
+    merge(first, row, std::min(mr_, first.rows.size - row),
+          taps.as<float>() + i / pieces * tap_items(), dw);
+  });
+}
+
+/// To `taps`, or to dw if they are the only ones.
+void WinogradWgrad::run_cell(int64_t index, float* taps, float* dw) const {
+  const Cell cell = this->cell(index);
+  const Block largest = grid_[0];
+  const Workspace d(kPoints * d_point(cell, largest) * kFloat);
+  const Workspace v(kPoints * v_point(cell, largest) * kFloat);
+  const Workspace m(kPoints * m_point(cell) * kFloat);
+  for (int64_t i = 0; i < cell.blocks.size; ++i) {
+    const Block block = grid_[cell.blocks.begin + i];
+    transform_x(cell, block, v.as<float>());
+    transform_dy(cell, block, d.as<float>());
+    Ahead ahead;
+    if (i + 1 < cell.blocks.size) {
+      ahead = this->ahead(cell, grid_[cell.blocks.begin + i + 1]);
+    } else if (index + 1 < cells()) {  // most often of this thread, too
+      const Cell next = this->cell(index + 1);
+      ahead = this->ahead(next, grid_[next.blocks.begin]);
+    }
+    multiply(cell, block, d.as<float>(), v.as<float>(), m.as<float>(), i == 0, ahead);
+  }
+  if (taps) return transform_m(cell, m.as<float>(), 0, cell.rows.size, taps);
+  const Workspace some(mr_ * kTaps * max_columns_ * kFloat);
+  for (int64_t row = 0; row < cell.rows.size; row += mr_) {
+    const int64_t rows = std::min(mr_, cell.rows.size - row);
+    transform_m(cell, m.as<float>(), row, rows, some.as<float>());
+    write(cell, row, rows, some.as<float>(), dw);
+  }
+}
+
+/// body(pixels, the first one's tile) of each strip of rows that are copied at once, to stay near.
+template <class Body>
+void WinogradWgrad::each_strip(const Block& block, int64_t row_items, Body body) const {
+  const int64_t fit = std::max<int64_t>(1, cache_sizes().l2 / 8 / (2 * row_items * kFloat));
+  const int64_t step = even_piece(block.rows, fit);
+  for (int64_t image = 0; image < block.images; ++image)
+    for (int64_t row = 0; row < block.rows; row += step)
+      body(Block{.image = block.image + image,
+                 .images = 1,
+                 .row = 2 * (block.row + row),
+                 .rows = 2 * std::min(step, block.rows - row)},
+           (image * block.rows + row) * conv_.tile_columns());
+}
+
+/// Vectors may run on into the next pixel's channels, and end in rows and columns of M that are not used.
+void WinogradWgrad::transform_x(const Cell& cell, const Block& block, float* v) const {
+  const int64_t pixel = round_up(cell.columns.size, kLine);
+  const int64_t row = Scratch(conv_.y, conv_.x, 2).width * pixel;
+  const Workspace scratch(((2 * block.rows + 2) * row + v_pitch_) * kFloat);
+  each_strip(block, row, [&](const Block& strip, int64_t tile) {
+    copy_block({.item = kFloat,
+                .strides = x_strides_,
+                .channels = cell.columns.size,
+                .position_stride = pixel,
+                .channel_stride = 1,
+                .map = from_channel<float>(map_, cell.columns.begin)},
+               conv_.y, conv_.x, strip, x_ + cell.columns.begin, scratch.as<float>());
+    for (int64_t i = 0; i < strip.rows; i += 2, tile += conv_.tile_columns())
+      for (int64_t panel = 0; panel < panels(cell); ++panel)
+        kernel_.source({.from = scratch.as<float>() + i * row + panel * nr_,
+                        .to = v + (panel * tiles(block) + tile) * v_pitch_,
+                        .row = row,
+                        .pixel = pixel,
+                        .point = v_point(cell, block),
+                        .tile = v_pitch_,
+                        .tiles = conv_.tile_columns(),
+                        .channels = v_pitch_});
+  });
+}
+
+void WinogradWgrad::transform_dy(const Cell& cell, const Block& block, float* d) const {
+  const int64_t pixel = round_up(cell.rows.size, kLine);
+  const int64_t row = 2 * conv_.tile_columns() * pixel;
+  const Workspace scratch((2 * block.rows * row + d_pitch_) * kFloat);
+  each_strip(block, row, [&](const Block& strip, int64_t tile) {
+    copy_block({.item = kFloat,
+                .strides = dy_strides_,
+                .channels = cell.rows.size,
+                .position_stride = pixel,
+                .channel_stride = 1},
+               dy_y_, dy_x_, strip, dy_ + cell.rows.begin, scratch.as<float>());
+    for (int64_t i = 0; i < strip.rows; i += 2, tile += conv_.tile_columns())
+      for (int64_t sliver = 0; sliver < slivers(cell); ++sliver)
+        kernel_.output_gradient({.from = scratch.as<float>() + i * row + sliver * mr_,
+                                 .to = d + (sliver * tiles(block) + tile) * d_pitch_,
+                                 .row = row,
+                                 .pixel = pixel,
+                                 .point = d_point(cell, block),
+                                 .tile = d_pitch_,
+                                 .tiles = conv_.tile_columns(),
+                                 .channels = d_pitch_});
+  });
+}
+
+Ahead WinogradWgrad::ahead(const Cell& cell, const Block& block) const {
+  Ahead ahead;
+  const auto add = [&](const float* base, const ImageStrides& strides, const Extent& channels,
+                       int64_t begin, int64_t end) {
+    const int64_t items = (block.images - 1) * strides.n + (end - begin) * strides.y;
+    if (begin < end)
+      ahead.add(base + block.image * strides.n + begin * strides.y + channels.begin,
+                channels.size * kFloat, strides.x * kFloat, items / strides.x);
+  };
+  const int64_t begin = 2 * block.row, end = begin + 2 * block.rows;
+  add(x_, x_strides_, cell.columns, std::max<int64_t>(begin - p_.pad_h, 0),
+      std::min(end + 2 - p_.pad_h, p_.ih));
+  add(dy_, dy_strides_, cell.rows, begin, std::min(end, p_.oh));
+  return ahead;
+}
+
+void WinogradWgrad::multiply(const Cell& cell, const Block& block, const float* d, const float* v,
+                             float* m, bool first, Ahead& ahead) const {
+  const int64_t count = tiles(block);
+  for (int64_t point = 0; point < kPoints; ++point) {
+    for (int64_t panel = 0; panel < panels(cell); ++panel) {
+      const void* b = v + point * v_point(cell, block) + panel * count * v_pitch_;
+      for (int64_t row = 0; row < cell.rows.size; row += mr_) {
+        const void* a = d + point * d_point(cell, block) + row / mr_ * count * d_pitch_;
+        const Ahead::Lines lines = ahead.next(count, b);
+        gemm_.run_outer({.m = std::min(mr_, cell.rows.size - row),
+                         .n = std::min(nr_, cell.columns.size - panel * nr_),
+                         .k = count,
+                         .batch = 1,
+                         .a = &a,
+                         .lda = d_pitch_,
+                         .b = &b,
+                         .ldb = v_pitch_,
+                         .ahead = lines.at,
+                         .ahead_step = lines.step,
+                         .c = m + point * m_point(cell) + (panel * cell.rows.size + row) * v_pitch_,
+                         .ldc = v_pitch_,
+                         .accumulate = !first});
+      }
+    }
+  }
+}
+
+/// Some rows of M to taps.
+void WinogradWgrad::transform_m(const Cell& cell, const float* m, int64_t row, int64_t rows,
+                                float* taps) const {
+  for (int64_t panel = 0; panel < panels(cell); ++panel)
+    kernel_.weight_gradient({.from = m + (panel * cell.rows.size + row) * v_pitch_,
+                             .to = taps + panel * nr_,
+                             .filter = kTaps * max_columns_,
+                             .tap = max_columns_,
+                             .point = m_point(cell),
+                             .row = v_pitch_,
+                             .filters = rows,
+                             .columns = nr_});
+}
+
+/// Taps of some rows to where dw has them: [output channel][input channel][tap].
+void WinogradWgrad::write(const Cell& cell, int64_t row, int64_t rows, const float* taps,
+                          float* dw) const {
+  for (int64_t i = 0; i < rows; ++i)
+    copy_matrix(kFloat, taps + i * kTaps * max_columns_, 1, max_columns_,
+                dw + ((cell.rows.begin + row + i) * p_.ic + cell.columns.begin) * kTaps, kTaps,
+                cell.columns.size, kTaps);
+}
+
+/// The same, of the sums over the ranges of blocks, in their order.
+void WinogradWgrad::merge(const Cell& cell, int64_t row, int64_t rows, const float* taps,
+                          float* dw) const {
+  const int64_t range = channel_cells() * tap_items();  // from one range of blocks to the next
+  const int64_t items = kTaps * max_columns_;
+  std::vector<float> sums(static_cast<size_t>(items));
+  for (int64_t i = row; i < row + rows; ++i) {
+    const float* from = taps + i * items;
+    float* to = sums.data();
+    for (int64_t j = 0; j < items; ++j) to[j] = from[j] + from[range + j];
+    for (int64_t part = 2; part < tile_parts_; ++part)
+      for (int64_t j = 0; j < items; ++j) to[j] += from[part * range + j];
+    write(cell, i, 1, to, dw);
+  }
+}
+
+}  // namespace
+
+void run_winograd_wgrad(const ConvPlan& plan, const void* x, const void* dy, void* dw,
+                        const SourceMap& map) {
+  WinogradWgrad(plan.problem, *plan.gemm, static_cast<const float*>(x),
+                static_cast<const float*>(dy), map)
+      .run(static_cast<float*>(dw));
+}
+
+}  // namespace quern::kernels

@@ -1,0 +1,98 @@
+#include "quern/ops/kernels/pack/matrix.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <utility>
+
+#include "quern/ops/kernels/table.h"
+#include "quern/tensor/dtype.h"
+#include "quern/tensor/storage.h"
+
+namespace quern::kernels {
+namespace {
+
+template <class T>
+Transpose* transpose_of(const CopyKernel& kernel) {
+  if constexpr (sizeof(T) == 2) return kernel.transpose16;
+  else if constexpr (sizeof(T) == 4) return kernel.transpose32;
+  else return kernel.transpose64;
+}
+
+/// A known count becomes a few vector moves instead of a call.
+template <int64_t kCount, class T>
+void copy_items(const T* __restrict src, T* __restrict dst) {
+  for (int64_t i = 0; i < kCount; ++i) dst[i] = src[i];
+}
+
+template <class T>
+void copy_matrix(const T* src, int64_t row_stride, int64_t col_stride, T* dst, int64_t dst_stride,
+                 int64_t rows, int64_t cols) {
+  if (col_stride == 1 && row_stride == cols && dst_stride == cols) {
+    std::copy_n(src, rows * cols, dst);
+  } else if (col_stride == 1 && cols == 32) {
+    for (int64_t i = 0; i < rows; ++i) copy_items<32>(src + i * row_stride, dst + i * dst_stride);
+  } else if (col_stride == 1) {
+    for (int64_t i = 0; i < rows; ++i)
+      std::copy_n(src + i * row_stride, cols, dst + i * dst_stride);
+  } else if (row_stride == 1) {
+    transpose_of<T>(copy_kernel())(src, col_stride, dst, dst_stride, rows, cols);
+  } else {
+    for (int64_t i = 0; i < rows; ++i)
+      for (int64_t j = 0; j < cols; ++j)
+        dst[i * dst_stride + j] = src[i * row_stride + j * col_stride];
+  }
+}
+
+}  // namespace
+
+/// Asked for row by row: chosen, and reported, once for each cap of the instruction set.
+const CopyKernel& copy_kernel() {
+  static std::array<std::atomic<const CopyKernel*>, 16> by_cap;
+  auto& chosen = by_cap[static_cast<size_t>(isa_cap())];
+  if (const CopyKernel* kernel = chosen.load(std::memory_order_relaxed)) return *kernel;
+  const CopyKernel* kernel = select<CopyKernel>("copy", [](const auto&) { return true; });
+  chosen.store(kernel, std::memory_order_relaxed);
+  return *kernel;
+}
+
+void copy_matrix(int64_t item, const void* src, int64_t row_stride, int64_t col_stride, void* dst,
+                 int64_t dst_stride, int64_t rows, int64_t cols) {
+  visit_item(item, [&]<class T>(std::type_identity<T>) {
+    copy_matrix(static_cast<const T*>(src), row_stride, col_stride, static_cast<T*>(dst),
+                dst_stride, rows, cols);
+  });
+}
+
+void round_matrix(TermCopy copy, int64_t column_step) {
+  MapCopy& m = copy.matrix;
+  if (!m.scale && column_step == 1 && m.src_stride == m.cols && m.dst_stride == m.cols)
+    m.cols *= std::exchange(m.rows, 1);
+  const Workspace dense(column_step == 1 ? 0 : m.rows * m.cols * 4);
+  if (column_step != 1) {
+    copy_matrix(static_cast<const float*>(m.src), m.src_stride, column_step, dense.as<float>(),
+                m.cols, m.rows, m.cols);
+    m.src = dense.as<float>();
+    m.src_stride = m.cols;
+  }
+  copy_kernel().round(copy);
+}
+
+void round_matrix(const float* src, int64_t row_stride, int64_t col_stride, bfloat16* dst,
+                  int64_t dst_stride, int64_t rows, int64_t cols, int terms, int64_t term_stride) {
+  round_matrix({{.src = src,
+                 .src_stride = row_stride,
+                 .dst = dst,
+                 .dst_stride = dst_stride,
+                 .rows = rows,
+                 .cols = cols,
+                 .center = nullptr,
+                 .scale = nullptr,
+                 .shift = nullptr,
+                 .rows_are_channels = false},
+                terms,
+                term_stride},
+               col_stride);
+}
+
+}  // namespace quern::kernels
