@@ -27,7 +27,7 @@ set(QUERN_FAMILIES
                  amx avx512_bf16 avx512 avx2 sve_bf16 sve neon_bf16 neon portable reference"
   "pack          copy         CopyKernel:copy               avx512_bf16 avx512 avx2 neon_bf16 portable reference"
   "conv          conv         ConvKernel:conv               winograd brgemm reference"
-  "conv/taps     tile         TileKernel:conv_tile          avx512_bf16 avx512 avx2 neon_bf16 portable reference"
+  "conv/epilogue tile         TileKernel:conv_tile          avx512_bf16 avx512 avx2 neon_bf16 portable reference"
   "conv/winograd winograd     WinogradKernel:winograd       avx512 avx2 portable reference"
   "elementwise   elementwise  UnaryKernel:unary BinaryKernel:binary  avx512 avx2 portable reference"
   "norm          batch_norm   BatchNormKernel:batch_norm    avx512 avx2 portable reference"

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "conv_cases.h"
-#include "quern/ops/kernels/conv/taps/epilogue.h"
+#include "quern/ops/kernels/conv/epilogue/epilogue.h"
 #include "quern/tensor/dtype.h"
 #include "records.h"
 

@@ -5,6 +5,7 @@
 #include <iterator>
 #include <optional>
 
+#include "quern/ops/kernels/blocking.h"
 #include "quern/ops/kernels/gemm/gemm_pack.h"
 #include "quern/ops/kernels/gemm/micro_kernel.h"
 #include "quern/ops/kernels/pack/bf16_terms.h"
@@ -24,11 +25,7 @@ std::byte* at(void* data, int64_t elements, int64_t item) {
 }
 
 /// How a problem is cut, by its shape alone. A cell, mc×nc of C, is one thread's work; k goes in
-/// blocks of kc. A vector tile reads some 13 bytes of A and B a cycle, which L2 gives: the cell's
-/// rows of A (mc·kc, packed once for all nc columns) and two panels of B (kc·nr) take half of it,
-/// and C is passed over once in 1024 f32 or 2048 bf16 (6% faster at 1024³ than with a quarter of
-/// that, which keeps the panel in L1). An AMX tile reads 64 bytes a cycle: its panel is to stay in
-/// L1, for more rows.
+/// blocks of kc.
 struct Blocks {
   int64_t mc, nc, kc;
   int64_t rows, columns, depths;  // counts of them
@@ -36,15 +33,14 @@ struct Blocks {
   Blocks(const GemmKernel& kernel, const GemmProblem& p) {
     constexpr int64_t kCells = 16;  // enough for eight threads: more pack rows of A several times
     const bool amx = kernel.isa == Isa::amx;
-    const int64_t depth_bytes = amx ? 1024 : 4096;  // of a row of a block
     const int64_t k = padded_k(kernel, p.k);
-    depths = ceil_div(k * itemsize(kernel.a), depth_bytes);
+    depths = ceil_div(k * itemsize(kernel.a), blocking::gemm_depth(amx));
     kc = round_up(ceil_div(k, depths), kernel.k_multiple);
     depths = ceil_div(k, kc);
 
     // All columns, so that the rows of A are packed once, until there are too few cells; but four tiles,
     // which fetch the next panel while they multiply.
-    int64_t tiles_m = (amx ? 128 : 64) / kernel.mr, tiles_n = panel_count(kernel, p.n);
+    int64_t tiles_m = blocking::gemm_rows(amx) / kernel.mr, tiles_n = panel_count(kernel, p.n);
     const auto cells = [&] {
       return p.batch * ceil_div(p.m, tiles_m * kernel.mr) * ceil_div(p.n, tiles_n * kernel.nr);
     };
@@ -59,10 +55,10 @@ struct Blocks {
 };
 
 /// Whether tiles may read A where it lies: rows dense, whole multiples of k, and not so far apart
-/// that all rows of a tile fall into the same few sets of L1 (a set repeats every 4 KiB).
+/// that all rows of a tile fall into the same two sets of L1.
 bool usable_in_place(const GemmKernel& kernel, const GemmProblem& p) {
   if (p.bf16_terms != 0 || p.a.col_stride != 1 || p.k % kernel.k_multiple != 0) return false;
-  return p.m <= 4 || p.a.row_stride * itemsize(kernel.a) % 2048 != 0;
+  return p.m <= 4 || p.a.row_stride * itemsize(kernel.a) % (blocking::kWay / 2) != 0;
 }
 
 /// One row of C from its sums: out[j] (+)= sum[j] + bias[j], rounded once.
@@ -225,9 +221,6 @@ void write_zeros(const GemmKernel& kernel, const GemmProblem& p) {
   for (int64_t l = 0; l < p.batch; ++l) finish(kernel, p, l, 0, 0, p.m, p.n, zeros.as<void>(), 0);
 }
 
-/// A whole B that is this large comes from memory for every cell, the blocks of k one by one from L3.
-constexpr int64_t kLargeB = int64_t{8} << 20;
-
 /// One block of k after the other, whose sums meet in C: in the order in which a cell adds them.
 void gemm_by_depths(const GemmKernel& kernel, const GemmProblem& p, int64_t kc) {
   const auto column = [&](const void* operand, int64_t stride, DType of_kernel) {
@@ -261,7 +254,8 @@ void gemm(const GemmKernel& kernel, const GemmProblem& p) {
   const Blocks blocks(kernel, p);
   const int64_t b_bytes = packed_b_bytes(kernel, p.k, p.n, p.bf16_terms);
   const void* panels = p.packed_b;
-  if (panels == nullptr && blocks.depths > 1 && b_bytes > kLargeB && writes_directly(kernel, p))
+  if (panels == nullptr && blocks.depths > 1 && b_bytes > blocking::kLargeB &&
+      writes_directly(kernel, p))
     return gemm_by_depths(kernel, p, blocks.kc);
   const bool shared = panels != nullptr || p.b.batch_stride == 0;
   std::optional<Workspace> packed;

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <tuple>
 
+#include "quern/ops/kernels/blocking.h"
 #include "quern/ops/kernels/gemm/micro_kernel.h"
-#include "quern/tensor/cpu_features.h"
 #include "quern/tensor/dtype.h"
 
 namespace quern::kernels {
@@ -18,7 +18,8 @@ int64_t most_taps(const TapConv& conv) {
 /// B of all taps in a third of L2 takes ResNet-50's 3×3 of 512 channels in one pass in bf16: with stride 2, on 16
 /// images, 0.97 of the time that two take.
 int64_t pass_of_k(const TapCut& cut) {
-  const int64_t fit = cache_sizes().l2 / 3 / (cut.terms * cut.max_taps * cut.gemm.nr * cut.item);
+  const int64_t fit =
+      blocking::panel_of_taps() / (cut.terms * cut.max_taps * cut.gemm.nr * cut.item);
   const int64_t line = std::max<int64_t>(cut.gemm.k_multiple, 64 / cut.item);
   if (fit >= cut.k) return cut.k;
   return std::min(cut.k, round_up(even_piece(cut.k, std::max(fit, line)), line));
@@ -37,7 +38,8 @@ int64_t step_of_source(const TapCut& cut) {
 int64_t items_to_share(const TapCut& cut) {
   if (cut.in_place || cut.parts == 1) return 0;
   const int64_t items = cut.scratch_items(cut.grid[0]);
-  return cut.grid.count() * cut.conv.groups * items * cut.item <= 2 * cache_sizes().l2 ? items : 0;
+  return cut.grid.count() * cut.conv.groups * items * cut.item <= blocking::shared_sources() ? items
+                                                                                             : 0;
 }
 
 /// Of no fewer pixels than a tile, and long enough to be worth taking.
@@ -101,7 +103,7 @@ TapCut::TapCut(const ConvPlan& plan, const TapConv& conv, bool maps, bool sums)
       k_block(pass_of_k(*this)),
       source_step(step_of_source(*this)),
       panels(panel_count(gemm, conv.output_channels)),
-      grid(BlockGrid::within(conv.images, conv.y.longest_phase(), cache_sizes().l2 / 2,
+      grid(BlockGrid::within(conv.images, conv.y.longest_phase(), blocking::source_block(),
                              [&](int64_t rows) {
                                return terms * Scratch(conv.y, conv.x, rows).image() * pitch * item;
                              })) {

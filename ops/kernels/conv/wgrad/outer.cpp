@@ -18,8 +18,8 @@
 #include <algorithm>
 #include <span>
 
+#include "quern/ops/kernels/blocking.h"
 #include "quern/ops/kernels/gemm/micro_kernel.h"
-#include "quern/tensor/cpu_features.h"
 #include "quern/tensor/storage.h"
 
 namespace quern::kernels {
@@ -86,7 +86,7 @@ OuterWgrad<T, Operand>::OuterWgrad(const ConvPlan& plan, const T* x, const T* dy
 /// long: it waits for memory, while a cell's blocks have been fetched by the tiles before.)
 template <class T, class Operand>
 void OuterWgrad<T, Operand>::choose_split() {
-  const int64_t l2 = cache_sizes().l2, wanted = std::min(wanted_cells(multiplications()), kCells);
+  const int64_t wanted = std::min(wanted_cells(multiplications()), kCells);
   const double sums = static_cast<double>(taps() * a_rows_ * b_columns_) * sizeof(Acc);
   const double pixels = static_cast<double>(p_.n * p_.oh * p_.ow) * sizeof(T);
   constexpr double copied = 3;  // as expensive as reading, or writing
@@ -97,7 +97,7 @@ void OuterWgrad<T, Operand>::choose_split() {
   for (int64_t rows = 1; rows <= ceil_div(a_rows_, gemm_.mr); rows *= 2) {
     for (int64_t columns = 1; columns <= panel_count(gemm_, b_columns_); columns *= 2) {
       const int64_t parts = std::min(p_.n * p_.oh, ceil_div(wanted, p_.groups * rows * columns));
-      const double room = static_cast<double>(parts > 1 ? l2 / 2 : l2 / 4 * 5);
+      const double room = static_cast<double>(blocking::outer_sums(parts > 1));
       const double cell_sums = sums / static_cast<double>(rows * columns);
       const double cost = a * static_cast<double>(columns) + b * static_cast<double>(rows) +
                           (parts > 1 ? static_cast<double>(2 * parts + 1) : 1) * sums +
@@ -113,9 +113,7 @@ void OuterWgrad<T, Operand>::choose_split() {
 
 template <class T, class Operand>
 void OuterWgrad<T, Operand>::choose_blocks() {
-  // The pixels of the next block are fetched to L2 meanwhile, and sums are there.
-  const int64_t budget = cache_sizes().l2 / 8 * 3;
-  grid_ = BlockGrid::within(p_.n, p_.oh, budget, [&](int64_t rows) {
+  grid_ = BlockGrid::within(p_.n, p_.oh, blocking::outer_block(), [&](int64_t rows) {
     const Block block{.image = 0, .images = 1, .row = 0, .rows = rows};
     return (a_items(block, max_rows_) +
             (x_is_a_ ? pixels(block)

@@ -2,6 +2,7 @@
 #pragma once
 #include <vector>
 
+#include "quern/ops/kernels/blocking.h"
 #include "quern/ops/kernels/conv/prefetch.h"
 #include "quern/ops/kernels/conv/taps/taps.h"
 #include "quern/ops/kernels/gemm/micro_kernel.h"
@@ -94,7 +95,7 @@ class OuterWgrad {
     const int64_t items = round_up(channels, gemm_.nr);
     return collides(items) ? items + gemm_.nr : items;
   }
-  bool collides(int64_t items) const { return items * kItem % 4096 == 0; }
+  bool collides(int64_t items) const { return items * kItem % blocking::kWay == 0; }
   /// Items of a copy of x; behind it a vector may be read.
   int64_t x_items(const Block& block, int64_t channels) const {
     return x_copied_ ? scratch(block).image() * block.images * x_pixel(channels) + gemm_.nr : 0;

@@ -20,11 +20,12 @@
 #include <span>
 #include <vector>
 
+#include "quern/ops/kernels/blocking.h"
 #include "quern/ops/kernels/conv/taps/taps.h"
 #include "quern/ops/kernels/conv/wgrad/outer.h"
+#include "quern/ops/kernels/conv/wgrad/wgrad.h"
 #include "quern/ops/kernels/gemm/micro_kernel.h"
 #include "quern/ops/kernels/pack/matrix.h"
-#include "quern/tensor/cpu_features.h"
 #include "quern/tensor/dtype.h"
 #include "quern/tensor/storage.h"
 
@@ -126,14 +127,16 @@ WgradEngine<T, Operand>::WgradEngine(const ConvPlan& plan, const T* x, const T* 
 
 template <class T, class Operand>
 void WgradEngine<T, Operand>::choose_split() {
-  const int64_t l2 = cache_sizes().l2, taps = tap_rows_ * tap_columns_;
+  const int64_t taps = tap_rows_ * tap_columns_;
   // Channels are split until a cell's sums fit in L2: rows of A first, since every range of output
   // channels transposes x again and copying dy again is cheap. Then pixels, for enough cells.
   max_rows_ = a_rows_, max_outputs_ = round_up(ocg_, gemm_.nr);
   const auto cells = [&] {
     return p_.groups * ceil_div(a_rows_, max_rows_) * ceil_div(ocg_, max_outputs_);
   };
-  const auto too_large = [&] { return sums_items() * static_cast<int64_t>(sizeof(Acc)) > l2; };
+  const auto too_large = [&] {
+    return sums_items() * static_cast<int64_t>(sizeof(Acc)) > blocking::transposed_sums();
+  };
   const int64_t wanted = wanted_cells(multiplications());
   // Partial sums cost memory traffic: at most half as much of them as of x and dy.
   const int64_t affordable =
@@ -148,7 +151,7 @@ void WgradEngine<T, Operand>::choose_split() {
   max_rows_ = ceil_div(a_rows_, row_parts_);
   max_outputs_ = ceil_div(panel_count(gemm_, ocg_), output_parts_) * gemm_.nr;
 
-  grid_ = BlockGrid::within(p_.n, p_.oh, l2 / 2, [&](int64_t rows) {
+  grid_ = BlockGrid::within(p_.n, p_.oh, blocking::transposed_block(), [&](int64_t rows) {
     const int64_t a = Scratch(y_axis_, x_axes_[0], rows).image() * max_rows_;
     return terms_ * (a + rows * round_up(p_.ow, gemm_.k_multiple) * max_outputs_) *
            static_cast<int64_t>(sizeof(Operand));

@@ -17,11 +17,11 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "quern/ops/kernels/blocking.h"
 #include "quern/ops/kernels/conv/conv.h"
 #include "quern/ops/kernels/conv/prefetch.h"
 #include "quern/ops/kernels/conv/taps/taps.h"
 #include "quern/ops/kernels/gemm/micro_kernel.h"
-#include "quern/tensor/cpu_features.h"
 #include "quern/tensor/dtype.h"
 #include "quern/tensor/parallel.h"
 #include "quern/tensor/per_thread.h"
@@ -52,7 +52,7 @@ class WinogradEngine {
         pitch_(without_collisions(gemm_, round_up(conv_.source_channels, kVector))),
         out_pitch_(round_up(gemm_.nr, kVector)),
         panels_(panel_count(gemm_, conv_.output_channels)),
-        grid_(BlockGrid::within(conv_.images, conv_.tile_rows(), cache_sizes().l2 * 3 / 4,
+        grid_(BlockGrid::within(conv_.images, conv_.tile_rows(), blocking::winograd_block(),
                                 [&](int64_t rows) {
                                   return rows * conv_.tile_columns() * conv_.points() * pitch_ *
                                          kFloat;

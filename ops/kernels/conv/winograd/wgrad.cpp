@@ -20,12 +20,12 @@
 #include <algorithm>
 #include <vector>
 
+#include "quern/ops/kernels/blocking.h"
 #include "quern/ops/kernels/conv/prefetch.h"
 #include "quern/ops/kernels/conv/taps/taps.h"
 #include "quern/ops/kernels/conv/winograd/winograd.h"
 #include "quern/ops/kernels/gemm/micro_kernel.h"
 #include "quern/ops/kernels/pack/matrix.h"
-#include "quern/tensor/cpu_features.h"
 #include "quern/tensor/storage.h"
 
 namespace quern::kernels {
@@ -120,7 +120,7 @@ class WinogradWgrad {
 /// Cells are the ranges that cost the least: every range of rows transforms x again, every range of
 /// columns dy; M and taps of a range of tiles are written and read.
 void WinogradWgrad::choose_split() {
-  const int64_t l2 = cache_sizes().l2, panels = panel_count(gemm_, p_.ic);
+  const int64_t panels = panel_count(gemm_, p_.ic);
   const int64_t products = all_tiles() * kPoints * p_.ic * p_.oc;
   const int64_t wanted = std::min(wanted_cells(products), kCells);
   const double points = static_cast<double>(all_tiles() * kPoints);
@@ -134,7 +134,7 @@ void WinogradWgrad::choose_split() {
       const double cost =
           v * static_cast<double>(rows) + d * static_cast<double>(columns) +
           filters * static_cast<double>(parts * (kPoints + (parts > 1 ? 2 * kTaps : 0))) +
-          (m > static_cast<double>(l2) / 2 ? 1000 * m : 0);
+          (m > static_cast<double>(blocking::winograd_sums()) ? 1000 * m : 0);
       if (least > 0 && cost >= least) continue;
       least = cost;
       row_parts_ = rows, column_parts_ = columns, tile_parts_ = parts;
@@ -142,12 +142,11 @@ void WinogradWgrad::choose_split() {
   }
   max_rows_ = ceil_div(all_slivers(), row_parts_) * mr_;
   max_columns_ = ceil_div(panels, column_parts_) * nr_;
-  // Some 200 tiles, so that M is seldom read: 64 channels at 56×56 take 1.12 times as long if all V and D
-  // are to be in L2.
-  grid_ = BlockGrid::within(p_.n, conv_.tile_rows(), 2 * l2, [&](int64_t rows) {
-    return rows * conv_.tile_columns() * kPoints *
-           (max_rows_ / mr_ * d_pitch_ + max_columns_ / nr_ * v_pitch_) * kFloat;
-  });
+  grid_ = BlockGrid::within(
+      p_.n, conv_.tile_rows(), blocking::winograd_outer_block(), [&](int64_t rows) {
+        return rows * conv_.tile_columns() * kPoints *
+               (max_rows_ / mr_ * d_pitch_ + max_columns_ / nr_ * v_pitch_) * kFloat;
+      });
   while (grid_.count() < tile_parts_ && grid_.block_images > 1)
     grid_.block_images = ceil_div(grid_.block_images, 2);
   while (grid_.count() < tile_parts_ && grid_.block_rows > 1)
@@ -214,7 +213,7 @@ void WinogradWgrad::run_cell(int64_t index, float* taps, float* dw) const {
 /// body(pixels, the first one's tile) of each strip of rows that are copied at once, to stay near.
 template <class Body>
 void WinogradWgrad::each_strip(const Block& block, int64_t row_items, Body body) const {
-  const int64_t fit = std::max<int64_t>(1, cache_sizes().l2 / 8 / (2 * row_items * kFloat));
+  const int64_t fit = std::max<int64_t>(1, blocking::winograd_strip() / (2 * row_items * kFloat));
   const int64_t step = even_piece(block.rows, fit);
   for (int64_t image = 0; image < block.images; ++image)
     for (int64_t row = 0; row < block.rows; row += step)

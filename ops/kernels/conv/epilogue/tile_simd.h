@@ -1,7 +1,7 @@
 // The tile kernels on vectors of xsimd, once an instruction set. A vector lies along a row; what is kept
 // a channel stays in registers from the first row to the last.
 #pragma once
-#include "quern/ops/kernels/conv/taps/tile_kernel.h"
+#include "quern/ops/kernels/conv/epilogue/tile_kernel.h"
 #include "quern/ops/kernels/simd.h"
 
 namespace quern::kernels {

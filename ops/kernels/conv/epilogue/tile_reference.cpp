@@ -1,6 +1,6 @@
 // The tile kernels spelled out: an element after the other.
+#include "quern/ops/kernels/conv/epilogue/tile_kernel.h"
 #include "quern/ops/kernels/conv/strides.h"
-#include "quern/ops/kernels/conv/taps/tile_kernel.h"
 #include "quern/tensor/bfloat16.h"
 
 namespace quern::kernels {

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "quern/ops/kernels/conv/epilogue/tile_kernel.h"
 #include "quern/ops/kernels/conv/fusion.h"
 #include "quern/ops/kernels/conv/strides.h"
-#include "quern/ops/kernels/conv/taps/tile_kernel.h"
 #include "quern/ops/kernels/gemm/gemm_kernel.h"
 #include "quern/ops/kernels/table.h"
 #include "quern/tensor/parallel.h"

@@ -1,4 +1,4 @@
-#include "quern/ops/kernels/conv/taps/epilogue.h"
+#include "quern/ops/kernels/conv/epilogue/epilogue.h"
 #include "quern/ops/kernels/pack/matrix.h"
 
 #include <algorithm>
