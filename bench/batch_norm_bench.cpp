@@ -3,7 +3,6 @@
 #include "quern/ops/kernels/norm/batch_norm.h"
 
 #include "conv_bench.h"
-#include "quern/ops/kernels/norm/batch_norm.h"
 
 namespace quern::bench {
 namespace {

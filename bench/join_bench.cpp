@@ -3,7 +3,6 @@
 #include "quern/ops/kernels/norm/join.h"
 
 #include "conv_bench.h"
-#include "quern/ops/kernels/norm/join.h"
 
 namespace quern::bench {
 namespace {

@@ -2,7 +2,6 @@
 // the end.
 #include "quern/ops/kernels/pool/pool.h"
 
-#include "quern/ops/kernels/pool/pool.h"
 #include "suite.h"
 
 namespace quern::bench {
