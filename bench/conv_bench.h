@@ -59,7 +59,7 @@ void each_conv_way(const Options& options, DType dtype, F f) {
 
 Benchmark conv_benchmark(const Options&, const kernels::ConvPlan&);
 
-/// `fused`: with what training's chains of convolutions ask for besides (conv/fusion.h).
+/// `fused`: with what training's chains of convolutions ask for besides (kernels/epilogue.h).
 std::unique_ptr<Case> conv_case(const kernels::ConvPlan&, bool fused);
 
 }  // namespace quern::bench

@@ -61,21 +61,22 @@ class ConvCase : public Case {
 
   void run() override {
     const auto data = [](const Operand* o) { return o ? o->data() : nullptr; };
-    double *first = static_cast<double*>(data(first_)),
-           *second = static_cast<double*>(data(second_));
-    const SourceMap map{data(center_), data(scale_), data(shift_)};
+    using Kind = Epilogue::Kind;
+    const bool fused = first_ != nullptr;
+    void *first = data(first_), *second = data(second_);
+    const ChannelMap map{data(center_), data(scale_), data(shift_)};
     switch (plan_.pass) {
       case ConvPass::forward:
-        return conv_forward(plan_, x_->data(), packed_->data(), y_->data(),
-                            {.source = map, .mean = first, .m2 = second});
+        return conv_forward(
+            plan_, x_->data(), packed_->data(), y_->data(),
+            {.kind = fused ? Kind::moments : Kind::store, .first = first, .second = second}, map);
       case ConvPass::dgrad:
         return conv_dgrad(plan_, y_->data(), packed_->data(), dx_->data(),
-                          {.x = data(x_),
-                           .center = map.center,
-                           .scale = map.scale,
-                           .shift = map.shift,
-                           .sum_dz = first,
-                           .sum_dzx = second});
+                          {.kind = fused ? Kind::gradient : Kind::store,
+                           .map = map,
+                           .x = data(x_),
+                           .first = first,
+                           .second = second});
       case ConvPass::wgrad: return conv_wgrad(plan_, x_->data(), y_->data(), weight_->data(), map);
     }
   }

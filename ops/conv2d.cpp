@@ -36,7 +36,7 @@ Tensor conv2d(const Tensor& x_any, const Tensor& weight_any, const Tensor& bias,
     const ConvPlan plan = detail::conv_plan(problem, ConvPass::forward);
     const detail::PackedWeight packed(plan, weight);
     conv_forward(plan, source.raw(), packed.data(), y.out_raw(),
-                 {.shift = b.defined() ? b.raw() : nullptr});
+                 kernels::activate(b.defined() ? b.raw() : nullptr));
   }
 
   // dx: the same sum from the outputs' side; dweight[o,c,r,s] = Σ dy[n,o,i,j] · x[n,c,...];

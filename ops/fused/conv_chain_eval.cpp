@@ -81,12 +81,12 @@ class FoldedWeight {
   std::shared_ptr<const Storage> both_;
 };
 
-/// relu(batch_norm(conv(x)) + residual) to y.
+/// batch_norm(conv(x)) + residual to y, at least 0 if relu.
 void run(const ConvPlan& plan, const ConvStage& stage, const Tensor& x, const Tensor& y,
-         ForwardFusion finish) {
+         const void* residual, bool relu) {
   const FoldedWeight folded(plan, stage);
-  finish.shift = folded.shift();
-  conv_forward(plan, x.raw(), folded.weight(), y.out_raw(), finish);
+  conv_forward(plan, x.raw(), folded.weight(), y.out_raw(),
+               activate(folded.shift(), residual, relu));
 }
 
 }  // namespace
@@ -101,17 +101,17 @@ Tensor detail::conv_chain_eval(const Tensor& x_any, const ConvChain& chain) {
     // Zen 5: 1 to 2%).
     if (plan.kernel->wanted_gap) plan.problem.y_gap = next.problem.x_gap = next.wanted_gap();
     const Tensor input = std::exchange(y, room_for(plan.problem));
-    run(plan, chain.stages[i], input, y, {.relu = true});
+    run(plan, chain.stages[i], input, y, nullptr, true);
     plan = next;
   }
   // The projection's place is that of the sum: the last stage adds to what it finds there.
   const Tensor out = empty(output_shape(plan.problem), x.dtype(), MemoryFormat::channels_last);
   if (chain.shortcut == projection)
-    run(plan_of(chain.projection, x.shape(), x.dtype()), chain.projection, x, out, {});
+    run(plan_of(chain.projection, x.shape(), x.dtype()), chain.projection, x, out, nullptr, false);
   const void* residual = chain.shortcut == none         ? nullptr
                          : chain.shortcut == projection ? out.raw()
                                                         : x.raw();
-  run(plan, chain.stages.back(), y, out, {.residual = residual, .relu = true});
+  run(plan, chain.stages.back(), y, out, residual, true);
   return raw::contiguous(out, x_any.format());
 }
 

@@ -34,7 +34,7 @@ struct Stage {
   BatchNormSize size() const { return {problem.n, problem.oh * problem.ow, problem.oc}; }
   double count() const { return static_cast<double>(problem.n * problem.oh * problem.ow); }
   /// Reads y as what batch norm and relu make of it.
-  SourceMap map() const { return {norm.center.raw(), norm.scale.raw(), norm.shift.raw()}; }
+  ChannelMap map() const { return {norm.center.raw(), norm.scale.raw(), norm.shift.raw()}; }
   JoinSide side() const {
     return {.v = y.raw(),
             .center = norm.center.raw(),
@@ -63,7 +63,8 @@ Stage run_forward(const ConvStage& stage, const Tensor& x, const Stage* before, 
   double *mean = moments.mean.out<double>(), *var = moments.var.out<double>();
   const ConvPlan plan = conv_plan(p, ConvPass::forward);
   conv_forward(plan, x.raw(), PackedWeight(plan, stage.weight).data(), y.out_raw(),
-               {.source = before ? before->map() : SourceMap{}, .mean = mean, .m2 = var});
+               {.kind = Epilogue::Kind::moments, .first = mean, .second = var},
+               before ? before->map() : ChannelMap{});
   for (int64_t c = 0; c < p.oc; ++c) var[c] /= count;
   return {p, SavedTensor(kOp, stage.weight), SavedTensor(kOp, norm.weight), y,
           ChannelNorm(norm, moments, p.dtype)};
@@ -74,14 +75,14 @@ Tensor weight_gradient(const Stage& stage, const Shape& shape, const Tensor& x, 
                        const Tensor& dy) {
   const Tensor dw = empty(shape, stage.norm.scale.dtype());
   conv_wgrad(conv_plan(stage.problem, ConvPass::wgrad), x.raw(), dy.raw(), dw.out_raw(),
-             before ? before->map() : SourceMap{});
+             before ? before->map() : ChannelMap{});
   return dw;
 }
 
 void input_gradient(const Stage& stage, const Tensor& dy, const Tensor& dx,
-                    const DgradFusion& fusion = {}) {
+                    const Epilogue& epilogue) {
   const ConvPlan plan = conv_plan(stage.problem, ConvPass::dgrad);
-  conv_dgrad(plan, dy.raw(), PackedWeight(plan, stage.weight.get()).data(), dx.out_raw(), fusion);
+  conv_dgrad(plan, dy.raw(), PackedWeight(plan, stage.weight.get()).data(), dx.out_raw(), epilogue);
 }
 
 /// What a chain keeps, and its passes beyond those of single stages.
@@ -171,12 +172,11 @@ struct Trained {
     const Tensor sums = empty({2, stage.problem.oc}, DType::f64), dz = empty_like(stage.y);
     double *sum_dz = sums.out<double>(), *sum_dzy = sum_dz + stage.problem.oc;
     input_gradient(stages[i], dy, dz,
-                   {.x = stage.y.raw(),
-                    .center = stage.norm.center.raw(),
-                    .scale = stage.norm.scale.raw(),
-                    .shift = stage.norm.shift.raw(),
-                    .sum_dz = sum_dz,
-                    .sum_dzx = sum_dzy});
+                   {.kind = Epilogue::Kind::gradient,
+                    .map = stage.map(),
+                    .x = stage.y.raw(),
+                    .first = sum_dz,
+                    .second = sum_dzy});
     const ChannelGradients g = channel_gradients(i - 1, sum_dz, sum_dzy, gradients);
 
     VerboseOp line("batch_norm_bwd");
@@ -235,8 +235,8 @@ struct Trained {
     const bool add = shortcut == Shortcut::identity;
     const ConvProblem& p = stages[0].problem;
     const Tensor dx = add ? dshortcut : empty(input_shape(p), p.dtype, p.format);
-    input_gradient(stages[0], dy, dx, {.residual = add ? dx.raw() : nullptr});
-    if (projected) input_gradient(projection(), dshortcut, dx, {.residual = dx.raw()});
+    input_gradient(stages[0], dy, dx, activate(nullptr, add ? dx.raw() : nullptr));
+    if (projected) input_gradient(projection(), dshortcut, dx, activate(nullptr, dx.raw()));
     gradients[0] = dx;
   }
 };

@@ -80,7 +80,7 @@ F fused_minus(F a, F b, F c) {
 #endif
 }
 /// (v - center)·scale + shift, what a batch norm makes of v. The sign of it decides what a relu passes on, and
-/// backward what its gradient does: all that ask, finish_avx512.h too, compute it so, to the last bit.
+/// backward what its gradient does: all that ask, epilogue_avx512.h too, compute it so, to the last bit.
 template <class V>
 V normalised(V v, V center, V scale, V shift) {
   return fused(v - center, scale, shift);

@@ -80,16 +80,14 @@ namespace {
 
 void round(const CopyKernel& kernel, const float* src, int64_t n, bfloat16* dst, int terms = 1,
            int64_t term_stride = 0) {
-  kernel.round({{.src = src,
-                 .src_stride = n,
-                 .dst = dst,
-                 .dst_stride = n,
-                 .rows = 1,
-                 .cols = n,
-                 .center = nullptr,
-                 .scale = nullptr,
-                 .shift = nullptr,
-                 .rows_are_channels = false},
+  kernel.round({{
+                    .src = src,
+                    .src_stride = n,
+                    .dst = dst,
+                    .dst_stride = n,
+                    .rows = 1,
+                    .cols = n,
+                },
                 terms,
                 term_stride});
 }
@@ -170,7 +168,7 @@ struct Map {
       shift.push_back(static_cast<Accumulator<T>>(shift_of(c)));
     }
   }
-  operator SourceMap() const {
+  operator ChannelMap() const {
     return {.center = center.data(), .scale = scale.data(), .shift = shift.data()};
   }
 };
@@ -200,9 +198,7 @@ void check_map(const CopyKernel& kernel, int64_t rows, int64_t cols, bool rows_a
                      .dst_stride = dst_stride,
                      .rows = rows,
                      .cols = cols,
-                     .center = map.center.data(),
-                     .scale = map.scale.data(),
-                     .shift = map.shift.data(),
+                     .map = map,
                      .rows_are_channels = rows_are_channels});
   for (size_t i = 0; i < dst.size(); ++i)
     CHECK_EQ(static_cast<double>(dst[i]), static_cast<double>(expected[i]));
@@ -300,9 +296,7 @@ void check_panels(void (*cut)(const PanelCopy&), int64_t group, int64_t rows, in
        .panel_stride = panel_stride,
        .width = width,
        .pitch = pitch,
-       .center = map ? channels.center.data() : nullptr,
-       .scale = map ? channels.scale.data() : nullptr,
-       .shift = map ? channels.shift.data() : nullptr,
+       .map = map ? ChannelMap(channels) : ChannelMap{},
        .terms = kTerms<T, To>,
        .term_stride = count * panel_stride});
   int64_t wrong = 0;
@@ -376,9 +370,7 @@ TEST_CASE("Mapped, bf16 is rounded once and a NaN stays one") {
                         .dst_stride = n,
                         .rows = 1,
                         .cols = n,
-                        .center = centers.data(),
-                        .scale = scales.data(),
-                        .shift = shifts.data(),
+                        .map = {centers.data(), scales.data(), shifts.data()},
                         .rows_are_channels = false});
       CHECK(std::isnan(static_cast<float>(v.back())));
       if (n > 1) CHECK_EQ(v[0].bits, bfloat16(1 + 0x1p-7f).bits);

@@ -69,7 +69,7 @@ Results run(const ConvProblem& p, const ConvKernel& kernel, const GemmKernel& ge
   Buffer dgrad_weight = packed(plan(ConvPass::dgrad));
   conv_forward(plan(ConvPass::forward), x.data(), forward_weight.data(), y.data());
   conv_forward(plan(ConvPass::forward), x.data(), forward_weight.data(), y_bias.data(),
-               {.shift = bias.data()});
+               activate(bias.data()));
   conv_dgrad(plan(ConvPass::dgrad), dy.data(), dgrad_weight.data(), dx.data());
   conv_wgrad(plan(ConvPass::wgrad), x.data(), dy.data(), dw.data());
   CHECK(y.guarded());

@@ -1,5 +1,5 @@
 // What Winograd's convolutions round, and where they are taken. That they are exact where nothing is rounded is
-// tested with all engines in conv_test.cpp and conv_fusion_test.cpp.
+// tested with all engines in conv_test.cpp and conv_epilogue_test.cpp.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 

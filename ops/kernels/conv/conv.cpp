@@ -60,18 +60,18 @@ ConvPlan plan_conv(const ConvProblem& problem, ConvPass pass, const GemmKernel* 
 }
 
 void conv_forward(const ConvPlan& plan, const void* x, const void* packed, void* y,
-                  const ForwardFusion& fusion) {
-  timed(plan, [&] { plan.kernel->forward(plan, x, packed, y, fusion); });
+                  const Epilogue& epilogue, const ChannelMap& prologue) {
+  timed(plan, [&] { plan.kernel->forward(plan, x, packed, y, epilogue, prologue); });
 }
 
 void conv_dgrad(const ConvPlan& plan, const void* dy, const void* packed, void* dx,
-                const DgradFusion& fusion) {
-  timed(plan, [&] { plan.kernel->dgrad(plan, dy, packed, dx, fusion); });
+                const Epilogue& epilogue) {
+  timed(plan, [&] { plan.kernel->dgrad(plan, dy, packed, dx, epilogue); });
 }
 
 void conv_wgrad(const ConvPlan& plan, const void* x, const void* dy, void* dw,
-                const SourceMap& map) {
-  timed(plan, [&] { plan.kernel->wgrad(plan, x, dy, dw, map); });
+                const ChannelMap& prologue) {
+  timed(plan, [&] { plan.kernel->wgrad(plan, x, dy, dw, prologue); });
 }
 
 }  // namespace quern::kernels

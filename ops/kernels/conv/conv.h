@@ -14,7 +14,7 @@
 //    (taps/weight.cpp; kept between calls by ops/pack_cache.h). Here f32 becomes bf16 if
 //    float32_matmul_precision asks for it (ConvPlan::bf16_terms).
 // 4. For each tile of output pixels and channels one call of the batch-reduce GEMM micro-kernel
-//    (gemm/gemm_kernel.h) adds up the products of all taps and finishes the tile (gemm/tile_finish.h).
+//    (gemm/gemm_kernel.h) adds up the products of all taps and completes the tile (kernels/epilogue.h).
 // 5. Backward, the closure that conv2d recorded asks for dgrad, the gradient of x: steps 2 to 4
 //    with dy as the source and other taps, one set for each remainder of a pixel modulo the stride;
 //    and for wgrad, the gradient of the weight (wgrad/outer.cpp where channels are innermost, else
@@ -59,16 +59,27 @@ ConvPlan plan_conv(const ConvProblem& problem, ConvPass pass, const GemmKernel* 
 
 // `packed` is what plan.pack() made, or the weight itself where packed_bytes() is 0.
 
-// Each may do more on the way (fusion.h).
+// Each may do more on the way (kernels/epilogue.h): x is read through `prologue` where that has a scale, sums leave
+// through `epilogue`.
 
 /// y = conv(x, weight)
 void conv_forward(const ConvPlan& plan, const void* x, const void* packed, void* y,
-                  const ForwardFusion& fusion = {});
+                  const Epilogue& epilogue = {}, const ChannelMap& prologue = {});
 void conv_dgrad(const ConvPlan& plan, const void* dy, const void* packed, void* dx,
-                const DgradFusion& fusion = {});
+                const Epilogue& epilogue = {});
 /// dw is written as [oc, ic/groups, kh, kw] in f32 (f64 for f64).
 void conv_wgrad(const ConvPlan& plan, const void* x, const void* dy, void* dw,
-                const SourceMap& map = {});
+                const ChannelMap& prologue = {});
+
+/// y = relu(sum + shift + residual), any of them left out: null, false.
+inline Epilogue activate(const void* shift, const void* residual = nullptr, bool relu = false) {
+  const bool any = shift != nullptr || residual != nullptr || relu;
+  return {.kind = any ? Epilogue::Kind::activate : Epilogue::Kind::store,
+          .relu = relu,
+          .map = {.shift = shift},
+          .residual = residual};
+}
+
 /// db[oc] = Σ dy over images and pixels, in f32 (f64 for f64).
 void conv_bias_grad(const ConvProblem& problem, const void* dy, void* db);
 

@@ -37,14 +37,13 @@ constexpr ConvKernel kRecords[] = {
         .pack = pack_weight,
         .forward =
             [](const ConvPlan& plan, const void* x, const void* packed, void* y,
-               const ForwardFusion& fusion) {
-              run_taps(plan, forward_taps(plan.problem), x, packed, fusion.source,
-                       epilogue_of(fusion), y);
+               const Epilogue& epilogue, const ChannelMap& prologue) {
+              run_taps(plan, forward_taps(plan.problem), x, packed, prologue, epilogue, y);
             },
         .dgrad =
             [](const ConvPlan& plan, const void* dy, const void* packed, void* dx,
-               const DgradFusion& fusion) {
-              run_taps(plan, dgrad_taps(plan.problem), dy, packed, {}, epilogue_of(fusion), dx);
+               const Epilogue& epilogue) {
+              run_taps(plan, dgrad_taps(plan.problem), dy, packed, {}, epilogue, dx);
             },
         .wgrad = run_wgrad,
         .wanted_gap = wanted_gap,

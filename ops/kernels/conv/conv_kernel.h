@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <string>
 
-#include "quern/ops/kernels/conv/fusion.h"
+#include "quern/ops/kernels/epilogue.h"
 #include "quern/ops/kernels/gemm/gemm_kernel.h"
 #include "quern/ops/kernels/unit.h"
 #include "quern/tensor/memory_format.h"
@@ -43,10 +43,11 @@ struct ConvKernel {
   int64_t (*packed_bytes)(const ConvPlan&);
   /// With bf16_terms the weight is f32, be the problem bf16 (one term).
   void (*pack)(const ConvPlan&, const void* weight, void* packed);
-  void (*forward)(const ConvPlan&, const void* x, const void* packed, void* y,
-                  const ForwardFusion&);
-  void (*dgrad)(const ConvPlan&, const void* dy, const void* packed, void* dx, const DgradFusion&);
-  void (*wgrad)(const ConvPlan&, const void* x, const void* dy, void* dw, const SourceMap&);
+  void (*forward)(const ConvPlan&, const void* x, const void* packed, void* y, const Epilogue&,
+                  const ChannelMap& prologue);
+  void (*dgrad)(const ConvPlan&, const void* dy, const void* packed, void* dx, const Epilogue&);
+  void (*wgrad)(const ConvPlan&, const void* x, const void* dy, void* dw,
+                const ChannelMap& prologue);
   /// How many times the multiplications of this pass the definition has; null: as many.
   double (*saving)(const ConvProblem&, ConvPass) = nullptr;
   /// The x_gap with which forward would read x where it lies, and not a copy with padding. Null: none, and y is

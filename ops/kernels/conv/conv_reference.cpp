@@ -1,4 +1,4 @@
-// The seven loops, and what fusion.h adds, a step after the other. Every sum runs in the accumulator's
+// The seven loops, and what a prologue and an epilogue add, a step after the other. Every sum runs in the accumulator's
 // type and is rounded once.
 #include <algorithm>
 #include <vector>
@@ -43,7 +43,7 @@ void each_pixel(const ImageStrides& s, int64_t n, int64_t channels, int64_t h, i
 
 /// x as a convolution with this map reads it.
 template <class T>
-std::vector<T> mapped(const ConvProblem& p, const T* x, const SourceMap& map) {
+std::vector<T> mapped(const ConvProblem& p, const T* x, const ChannelMap& map) {
   using Acc = Accumulator<T>;
   const Array<Acc> center(map.center), scale(map.scale), shift(map.shift);
   std::vector<T> z(static_cast<size_t>(p.n * Shape(p).x.n));
@@ -54,52 +54,37 @@ std::vector<T> mapped(const ConvProblem& p, const T* x, const SourceMap& map) {
   return z;
 }
 
-template <class Acc>
-void moments(const ConvProblem& p, const Acc* sums, double* mean, double* m2) {
-  const ImageStrides s = Shape(p).y;
-  const double count = static_cast<double>(p.n * p.oh * p.ow);
-  std::fill_n(mean, p.oc, 0.0);
-  std::fill_n(m2, p.oc, 0.0);
-  each_pixel(s, p.n, p.oc, p.oh, p.ow,
-             [&](int64_t c, int64_t i) { mean[c] += static_cast<double>(sums[i]) / count; });
-  each_pixel(s, p.n, p.oc, p.oh, p.ow, [&](int64_t c, int64_t i) {
-    const double d = static_cast<double>(sums[i]) - mean[c];
-    m2[c] += d * d;
-  });
-}
-
-/// From sums to what forward stores.
+/// From sums to what is stored: an output [n, channels, height, width] of strides s.
 template <class T>
-void finish(const ConvProblem& p, const Accumulator<T>* sums, const ForwardFusion& fusion, T* y) {
+void complete(const ImageStrides& s, int64_t n, int64_t channels, int64_t height, int64_t width,
+              const Accumulator<T>* sums, const Epilogue& e, T* out) {
   using Acc = Accumulator<T>;
-  const Array<Acc> shift(fusion.shift);
-  const Array<T> residual(fusion.residual);
-  if (fusion.mean) moments(p, sums, fusion.mean, fusion.m2);
-  each_pixel(Shape(p).y, p.n, p.oc, p.oh, p.ow, [&](int64_t c, int64_t i) {
-    const Acc v = sums[i] + shift.at(c, 0) + residual.at(i, 0);
-    y[i] = static_cast<T>(fusion.relu && v <= 0 ? 0 : v);
-  });
-}
-
-/// From sums to what dgrad stores.
-template <class T>
-void finish(const ConvProblem& p, const Accumulator<T>* sums, const DgradFusion& fusion, T* dx) {
-  using Acc = Accumulator<T>;
-  const Array<Acc> center(fusion.center), scale(fusion.scale), shift(fusion.shift);
-  const Array<T> x(fusion.x), residual(fusion.residual);
-  if (x.data) {
-    std::fill_n(fusion.sum_dz, p.ic, 0.0);
-    std::fill_n(fusion.sum_dzx, p.ic, 0.0);
+  using Kind = Epilogue::Kind;
+  const Array<Acc> center(e.map.center), scale(e.map.scale), shift(e.map.shift);
+  const Array<T> x(e.x), residual(e.residual);
+  double *first = static_cast<double*>(e.first), *second = static_cast<double*>(e.second);
+  if (first) std::fill_n(first, channels, 0.0), std::fill_n(second, channels, 0.0);
+  if (e.kind == Kind::moments) {
+    const double count = static_cast<double>(n * height * width);
+    each_pixel(s, n, channels, height, width,
+               [&](int64_t c, int64_t i) { first[c] += static_cast<double>(sums[i]) / count; });
   }
-  each_pixel(Shape(p).x, p.n, p.ic, p.ih, p.iw, [&](int64_t c, int64_t i) {
-    Acc dz = sums[i] + residual.at(i, 0);
-    if (x.data) {
-      const Acc distance = x.at(i, 0) - center.at(c, 0);
-      if (distance * scale.at(c, 1) + shift.at(c, 0) <= 0) dz = 0;
-      fusion.sum_dz[c] += static_cast<double>(dz);
-      fusion.sum_dzx[c] += static_cast<double>(dz) * static_cast<double>(distance);
+  each_pixel(s, n, channels, height, width, [&](int64_t c, int64_t i) {
+    Acc v = sums[i];
+    if (e.kind == Kind::activate) v += shift.at(c, 0);
+    v += residual.at(i, 0);
+    if (e.relu && v <= 0) v = 0;
+    if (e.kind == Kind::moments) {
+      const double d = static_cast<double>(v) - first[c];
+      second[c] += d * d;
     }
-    dx[i] = static_cast<T>(dz);
+    if (e.kind == Kind::gradient) {
+      const Acc distance = x.at(i, 0) - center.at(c, 0);
+      if (distance * scale.at(c, 1) + shift.at(c, 0) <= 0) v = 0;
+      first[c] += static_cast<double>(v);
+      second[c] += static_cast<double>(v) * static_cast<double>(distance);
+    }
+    out[i] = static_cast<T>(v);
   });
 }
 
@@ -191,30 +176,30 @@ void visit(const ConvPlan& plan, F f) {
 }
 
 void run_forward(const ConvPlan& plan, const void* x, const void* w, void* y,
-                 const ForwardFusion& fusion) {
+                 const Epilogue& epilogue, const ChannelMap& prologue) {
   visit(plan, [&]<class T>(std::type_identity<T>) {
     const ConvProblem& p = plan.problem;
     const T* source = static_cast<const T*>(x);
     std::vector<T> z;
-    if (fusion.source.scale) z = mapped(p, source, fusion.source);
+    if (prologue.scale) z = mapped(p, source, prologue);
     std::vector<Accumulator<T>> sums(static_cast<size_t>(p.n * Shape(p).y.n));
     forward(p, z.empty() ? source : z.data(), static_cast<const T*>(w), sums.data());
-    finish(p, sums.data(), fusion, static_cast<T*>(y));
+    complete(Shape(p).y, p.n, p.oc, p.oh, p.ow, sums.data(), epilogue, static_cast<T*>(y));
   });
 }
 
 void run_dgrad(const ConvPlan& plan, const void* dy, const void* w, void* dx,
-               const DgradFusion& fusion) {
+               const Epilogue& epilogue) {
   visit(plan, [&]<class T>(std::type_identity<T>) {
     const ConvProblem& p = plan.problem;
     std::vector<Accumulator<T>> sums(static_cast<size_t>(p.n * p.ic * p.ih * p.iw));
     dgrad(p, static_cast<const T*>(dy), static_cast<const T*>(w), sums.data());
-    finish(p, sums.data(), fusion, static_cast<T*>(dx));
+    complete(Shape(p).x, p.n, p.ic, p.ih, p.iw, sums.data(), epilogue, static_cast<T*>(dx));
   });
 }
 
 void run_wgrad(const ConvPlan& plan, const void* x, const void* dy, void* dw,
-               const SourceMap& map) {
+               const ChannelMap& map) {
   visit(plan, [&]<class T>(std::type_identity<T>) {
     const T* source = static_cast<const T*>(x);
     std::vector<T> z;

@@ -35,32 +35,30 @@ template <class T, class To>
 void copy_row(const SourceCopy& copy, int64_t position_step, const T* src, To* dst,
               int64_t positions) {
   const bool rows_are_channels = copy.channel_stride != 1;
-  MapCopy map{.src = src,
-              .src_stride = position_step,
-              .dst = dst,
-              .dst_stride = copy.position_stride,
-              .rows = positions,
-              .cols = copy.channels,
-              .center = copy.map.center,
-              .scale = copy.map.scale,
-              .shift = copy.map.shift,
-              .rows_are_channels = rows_are_channels};
+  MapCopy matrix{.src = src,
+                 .src_stride = position_step,
+                 .dst = dst,
+                 .dst_stride = copy.position_stride,
+                 .rows = positions,
+                 .cols = copy.channels,
+                 .map = copy.map,
+                 .rows_are_channels = rows_are_channels};
   int64_t column_step = copy.strides.c;
   if (rows_are_channels) {
-    map.dst_stride = copy.channel_stride;
-    std::swap(map.rows, map.cols);
-    std::swap(map.src_stride, column_step);
+    matrix.dst_stride = copy.channel_stride;
+    std::swap(matrix.rows, matrix.cols);
+    std::swap(matrix.src_stride, column_step);
   }
   if constexpr (!std::is_same_v<T, To>) {
-    round_matrix({map, copy.bf16_terms, copy.term_stride}, column_step);
+    round_matrix({matrix, copy.bf16_terms, copy.term_stride}, column_step);
   } else {
-    if (!map.scale || column_step != 1) {  // mapped where it lies then, while it is in L1
-      copy_matrix(sizeof(T), src, map.src_stride, column_step, dst, map.dst_stride, map.rows,
-                  map.cols);
-      map.src = dst;
-      map.src_stride = map.dst_stride;
+    if (!matrix.map.scale || column_step != 1) {  // mapped where it lies then, while it is in L1
+      copy_matrix(sizeof(T), src, matrix.src_stride, column_step, dst, matrix.dst_stride,
+                  matrix.rows, matrix.cols);
+      matrix.src = dst;
+      matrix.src_stride = matrix.dst_stride;
     }
-    if (map.scale) map_of<T>(copy_kernel())(map);
+    if (matrix.map.scale) map_of<T>(copy_kernel())(matrix);
   }
 }
 

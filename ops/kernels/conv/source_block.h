@@ -2,8 +2,8 @@
 // 8 bytes; strides count items.
 #pragma once
 #include "quern/ops/kernels/conv/axis.h"
-#include "quern/ops/kernels/conv/fusion.h"
 #include "quern/ops/kernels/conv/strides.h"
+#include "quern/ops/kernels/epilogue.h"
 
 namespace quern::kernels {
 
@@ -38,14 +38,14 @@ struct SourceCopy {
   ImageStrides strides;  // of src
   int64_t channels;
   int64_t position_stride, channel_stride;
-  SourceMap map = {};  // of these channels; what is copied is then bf16, f32 or f64, by `item`
+  ChannelMap map = {};  // of these channels; what is copied is then bf16, f32 or f64, by `item`
   /// Not 0: f32 becomes so many terms of bf16 (pack/bf16_terms.h), `term_stride` items from one to the next.
   int bf16_terms = 0;
   int64_t term_stride = 0;
 };
 /// A map of all channels, from one on. Acc is what its arrays hold.
 template <class Acc>
-SourceMap from_channel(const SourceMap& map, int64_t channel) {
+ChannelMap from_channel(const ChannelMap& map, int64_t channel) {
   if (!map.scale) return map;
   return {.center = static_cast<const Acc*>(map.center) + channel,
           .scale = static_cast<const Acc*>(map.scale) + channel,

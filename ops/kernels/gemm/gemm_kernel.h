@@ -24,7 +24,7 @@
 #pragma once
 #include <cstdint>
 
-#include "quern/ops/kernels/gemm/tile_finish.h"
+#include "quern/ops/kernels/epilogue.h"
 #include "quern/ops/kernels/unit.h"
 
 namespace quern::kernels {
@@ -33,7 +33,7 @@ namespace quern::kernels {
 inline constexpr int kMaxNr = 96;
 
 struct GemmTile {
-  /// So many tiles follow each other in A, in C and in what finishes them; 1 unless the kernel finishes.
+  /// So many tiles follow each other in A, in C and in their epilogue; 1 unless the kernel takes those.
   int64_t tiles = 1;
   int64_t m, n;   // 1..mr rows, 1..nr columns; those beyond are neither read (A) nor written (C)
   int64_t k;      // of each product; a multiple of the kernel's k_multiple, at least that
@@ -41,7 +41,7 @@ struct GemmTile {
   const void* const* a;  // batch pointers to A_i[0][0]; row r of it starts r·lda elements on
   int64_t lda;           // by columns: from a group of kr columns to the next
   /// Rows from m/2 on lie so many elements further in A, in C: two short rows of an image are one tile.
-  /// 0 unless the kernel finishes; else m is even and tiles is 1.
+  /// 0 unless the kernel takes epilogues; else m is even and tiles is 1.
   int64_t jump_a = 0, jump_c = 0;
   const void* const* b;  // batch pointers to packed panels, or to B_i[0][0]
   int64_t ldb = 0;       // B by rows only
@@ -53,9 +53,8 @@ struct GemmTile {
   void* c;  // [m][n], row r starts r·ldc elements on
   int64_t ldc;
   bool accumulate;  // false: C is written without being read (it may hold NaN)
-  /// Not null: what becomes of the sums, C not being written. Where the kernel finishes, n is nr and B
-  /// is packed.
-  const TileFinish* finish = nullptr;
+  /// Not null: what becomes of the sums, C not being written. Then n is nr, and B is packed.
+  const Epilogue* epilogue = nullptr;
 };
 
 struct GemmKernel {
@@ -66,7 +65,7 @@ struct GemmKernel {
   int k_multiple;  // what k must be a multiple of; the caller pads A and B with zeros
   void (*run)(const GemmTile&);
   void (*run_outer)(const GemmTile&) = nullptr;  // outer products; null: not offered
-  bool finishes = false;                         // run() takes finish, tiles and jumps
+  bool takes_epilogues = false;                  // run() takes epilogue, tiles and jumps
   // What run() may hold in the thread from enter() to leave(), outside of memory: see KernelUse. Null: nothing.
   void (*enter)() = nullptr;
   void (*leave)() = nullptr;

@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 
+#include "quern/ops/kernels/epilogue.h"
 #include "quern/ops/kernels/unit.h"
 #include "quern/tensor/bfloat16.h"
 
@@ -12,17 +13,16 @@ namespace quern::kernels {
 using Transpose = void(const void* src, int64_t src_stride, void* dst, int64_t dst_stride,
                        int64_t rows, int64_t cols);
 
-/// A matrix [rows][cols] of f32 or bf16, its rows src_stride items apart, which may be less than cols and 0, to
-/// be cut into panels of `width` columns that have room for `pitch`, a multiple of 16; what they hold beyond
-/// columns of the matrix is undefined afterwards. With center, scale and shift, f32 [cols], items are mapped as
-/// by MapCopy. Where f32 is
-/// rounded to bf16, panels are cut for each term, those of term t t·term_stride items behind dst.
+/// A matrix [rows][cols] of f32 or bf16, its rows src_stride items apart, which may be less than cols and 0, to be cut
+/// into panels of `width` columns that have room for `pitch`, a multiple of 16; what they hold beyond columns of the
+/// matrix is undefined afterwards. Items are mapped as by MapCopy. Where f32 is rounded to bf16, panels are cut for each
+/// term, those of term t t·term_stride items behind dst.
 struct PanelCopy {
   const void* src;
   int64_t src_stride, rows, cols;
   void* dst;
   int64_t panel_stride, width, pitch;
-  const void *center = nullptr, *scale = nullptr, *shift = nullptr;
+  ChannelMap map = {};  // of its columns, f32; none without a scale
   int terms = 1;
   int64_t term_stride = 0;
 };
@@ -35,8 +35,8 @@ struct MapCopy {
   int64_t src_stride;
   void* dst;
   int64_t dst_stride, rows, cols;
-  const void *center, *scale, *shift;  // [cols], or [rows]
-  bool rows_are_channels;
+  ChannelMap map = {};
+  bool rows_are_channels = false;
 };
 
 /// A matrix of f32, mapped unless scale is null, as so many terms of bf16 (pack/bf16_terms.h): those of

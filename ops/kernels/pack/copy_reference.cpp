@@ -23,12 +23,12 @@ void interleave16(const void* a, const void* b, int64_t n, void* dst) {
   }
 }
 
-/// relu((v - center)·scale + shift) of what is kept a channel; v itself without a scale.
+/// relu of what the map makes of v; v itself without a scale.
 template <class A>
-A mapped(A v, const void* center, const void* scale, const void* shift, int64_t channel) {
-  if (scale == nullptr) return v;
+A mapped(A v, const ChannelMap& map, int64_t channel) {
+  if (map.scale == nullptr) return v;
   const auto at = [=](const void* array) { return static_cast<const A*>(array)[channel]; };
-  const A y = std::fma(v - at(center), at(scale), at(shift));
+  const A y = std::fma(v - at(map.center), at(map.scale), at(map.shift));
   return y <= 0 ? A{0} : y;  // NaN passes
 }
 
@@ -49,11 +49,10 @@ void panels(const PanelCopy& copy) {
     for (int64_t j = 0; j < copy.cols; ++j) {
       const From v =
           i < copy.rows ? static_cast<const From*>(copy.src)[i * copy.src_stride + j] : From{};
-      const float y =
-          i < copy.rows ? mapped(static_cast<float>(v), copy.center, copy.scale, copy.shift, j) : 0;
+      const float y = i < copy.rows ? mapped(static_cast<float>(v), copy.map, j) : 0;
       T* to = static_cast<T*>(copy.dst) + j / copy.width * copy.panel_stride +
               (i / group * copy.pitch + j % copy.width) * group + i % group;
-      if constexpr (std::is_same_v<From, T>) *to = copy.scale == nullptr ? v : T(y);
+      if constexpr (std::is_same_v<From, T>) *to = copy.map.scale == nullptr ? v : T(y);
       else each_term(y, copy.terms, [&](int term, bfloat16 x) { to[term * copy.term_stride] = x; });
     }
 }
@@ -70,14 +69,14 @@ void each_item(const MapCopy& m, Body body) {
 template <class T>
 void map(const MapCopy& m) {
   each_item<T, T>(m, [&](T v, T* dst, int64_t channel) {
-    *dst = T(mapped(static_cast<Accumulator<T>>(v), m.center, m.scale, m.shift, channel));
+    *dst = T(mapped(static_cast<Accumulator<T>>(v), m.map, channel));
   });
 }
 
 void round(const TermCopy& copy) {
   const MapCopy& m = copy.matrix;
   each_item<float, bfloat16>(m, [&](float v, bfloat16* dst, int64_t channel) {
-    each_term(mapped(v, m.center, m.scale, m.shift, channel), copy.terms,
+    each_term(mapped(v, m.map, channel), copy.terms,
               [&](int term, bfloat16 x) { dst[term * copy.term_stride] = x; });
   });
 }

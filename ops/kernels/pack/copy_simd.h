@@ -148,8 +148,9 @@ class ColumnMap {
  public:
   explicit ColumnMap(const PanelCopy& copy)
       : end_(copy.cols),
-        arrays_{static_cast<const float*>(copy.center), static_cast<const float*>(copy.scale),
-                static_cast<const float*>(copy.shift)} {
+        arrays_{static_cast<const float*>(copy.map.center),
+                static_cast<const float*>(copy.map.scale),
+                static_cast<const float*>(copy.map.shift)} {
     for (int k = 0; k < 3; ++k)
       for (int64_t i = end_ < lanes ? lanes - end_ : 0; i < lanes; ++i)
         last_[k][i] = arrays_[k][end_ - lanes + i];
@@ -184,7 +185,7 @@ struct NoMap {
 /// cut(map) with the copy's.
 template <class F>
 void with_map(const PanelCopy& copy, F cut) {
-  if (copy.scale) cut(ColumnMap(copy));
+  if (copy.map.scale) cut(ColumnMap(copy));
   else cut(NoMap{});
 }
 
@@ -303,7 +304,7 @@ struct Terms {
 template <class T, class Load>
 VectorMap<Vec<T>> map_from(const MapCopy& copy, int64_t i, Load load) {
   const auto array = [&](const void* p) { return load(static_cast<const Wide<T>*>(p) + i); };
-  return {array(copy.center), array(copy.scale), array(copy.shift)};
+  return {array(copy.map.center), array(copy.map.scale), array(copy.map.shift)};
 }
 
 /// Columns are channels: a cache line of bf16 at a time, so that what maps them stays in registers. (`copy`
@@ -353,7 +354,7 @@ void map(const MapCopy& copy) {
 void round(const TermCopy& copy) {
   const MapCopy& m = copy.matrix;
   const Terms put{copy.terms, copy.term_stride};
-  if (m.scale) return map<float, bfloat16>(m, put);
+  if (m.map.scale) return map<float, bfloat16>(m, put);
   for (int64_t i = 0; i < m.rows; ++i) {
     const float* src = static_cast<const float*>(m.src) + i * m.src_stride;
     bfloat16* dst = static_cast<bfloat16*>(m.dst) + i * m.dst_stride;

@@ -66,7 +66,7 @@ void copy_matrix(int64_t item, const void* src, int64_t row_stride, int64_t col_
 
 void round_matrix(TermCopy copy, int64_t column_step) {
   MapCopy& m = copy.matrix;
-  if (!m.scale && column_step == 1 && m.src_stride == m.cols && m.dst_stride == m.cols)
+  if (!m.map.scale && column_step == 1 && m.src_stride == m.cols && m.dst_stride == m.cols)
     m.cols *= std::exchange(m.rows, 1);
   const Workspace dense(column_step == 1 ? 0 : m.rows * m.cols * 4);
   if (column_step != 1) {
@@ -80,16 +80,14 @@ void round_matrix(TermCopy copy, int64_t column_step) {
 
 void round_matrix(const float* src, int64_t row_stride, int64_t col_stride, bfloat16* dst,
                   int64_t dst_stride, int64_t rows, int64_t cols, int terms, int64_t term_stride) {
-  round_matrix({{.src = src,
-                 .src_stride = row_stride,
-                 .dst = dst,
-                 .dst_stride = dst_stride,
-                 .rows = rows,
-                 .cols = cols,
-                 .center = nullptr,
-                 .scale = nullptr,
-                 .shift = nullptr,
-                 .rows_are_channels = false},
+  round_matrix({{
+                    .src = src,
+                    .src_stride = row_stride,
+                    .dst = dst,
+                    .dst_stride = dst_stride,
+                    .rows = rows,
+                    .cols = cols,
+                },
                 terms,
                 term_stride},
                col_stride);

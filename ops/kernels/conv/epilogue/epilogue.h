@@ -1,10 +1,9 @@
-// What follows a tile's sums in the engine of forward and dgrad: fusion.h, rounding, the store.
+// What follows a tile's sums in the engines of forward and dgrad: the epilogue, rounding, the store.
 #pragma once
 #include <algorithm>
 #include <cstddef>
 
 #include "quern/ops/kernels/conv/epilogue/tile_kernel.h"
-#include "quern/ops/kernels/conv/fusion.h"
 #include "quern/ops/kernels/conv/strides.h"
 #include "quern/ops/kernels/gemm/gemm_kernel.h"
 #include "quern/ops/kernels/table.h"
@@ -19,18 +18,6 @@ inline const TileKernel& select_tile_kernel(DType dtype) {
                              [=](const TileKernel& kernel) { return kernel.dtype == dtype; });
 }
 
-/// ForwardFusion or DgradFusion, in terms of the output that the engine writes.
-struct EpilogueFusion {
-  using Kind = TileFinish::Kind;
-  Kind kind = Kind::store;
-  const void *center = nullptr, *scale = nullptr, *shift = nullptr;  // [channels]
-  const void *residual = nullptr, *x = nullptr;                      // like the output
-  bool relu = false;
-  double *first = nullptr, *second = nullptr;  // [channels]: mean and m2, or sum_dz and sum_dzx
-};
-EpilogueFusion epilogue_of(const ForwardFusion& fusion);
-EpilogueFusion epilogue_of(const DgradFusion& fusion);
-
 /// What a tile kernel sums up over some tiles of a panel of output channels. f32 sums are at most
 /// kRows long, which bounds their error; then f64 takes them in.
 template <class Acc>
@@ -39,8 +26,8 @@ class PanelSums {
   static constexpr int64_t kRows = 256;
 
   /// Totals of n channels go to first and second.
-  PanelSums(EpilogueFusion::Kind kind, int64_t n, double* first, double* second)
-      : moments_(kind == EpilogueFusion::Kind::moments), n_(n), first_(first), second_(second) {
+  PanelSums(Epilogue::Kind kind, int64_t n, double* first, double* second)
+      : moments_(kind == Epilogue::Kind::moments), n_(n), first_(first), second_(second) {
     if (!first) return;
     std::fill_n(first, n, 0.0);
     std::fill_n(second, n, 0.0);
@@ -71,43 +58,43 @@ template <class T>
 class TileOutput {
  public:
   using Acc = Accumulator<T>;
-  using Kind = EpilogueFusion::Kind;
+  using Kind = Epilogue::Kind;
 
   /// `pixel`: elements between the rows of a tile in the output. `blocks` cells add to a channel's sums.
-  TileOutput(const EpilogueFusion& fusion, const GemmKernel& gemm, const ImageStrides& strides,
+  TileOutput(const Epilogue& epilogue, const GemmKernel& gemm, const ImageStrides& strides,
              int64_t pixel, int64_t channels, int64_t blocks, T* output);
 
   /// May sums be formed where the output is? Not if the residual may be there too.
-  bool direct() const { return std::is_same_v<T, Acc> && strides_.c == 1 && !fusion_.residual; }
+  bool direct() const { return std::is_same_v<T, Acc> && strides_.c == 1 && !epilogue_.residual; }
   /// Are sums added to what the output holds, and is nothing else done?
   bool adds_in_place() const { return adds_in_place_; }
-  /// Scratch that finish() takes: tiles that have channels innermost, which the output has not.
+  /// Scratch that complete() takes: tiles that have channels innermost, which the output has not.
   int64_t scratch_items(int64_t mr) const { return strides_.c == 1 ? 0 : 3 * mr * gemm_.nr; }
   PanelSums<Acc> sums(int64_t block, int64_t channel, int64_t n) const {
-    if (!has_sums()) return {fusion_.kind, n, nullptr, nullptr};
-    return {fusion_.kind, n, total(block, 0) + channel, total(block, 1) + channel};
+    if (!has_sums()) return {epilogue_.kind, n, nullptr, nullptr};
+    return {epilogue_.kind, n, total(block, 0) + channel, total(block, 1) + channel};
   }
-  /// Does the micro-kernel finish sums of n columns and `batch` products?
+  /// Does the micro-kernel complete sums of n columns and `batch` products?
   bool in_registers(int64_t n, int64_t batch, const PanelSums<Acc>& sums) const {
-    return gemm_.finishes && n == gemm_.nr && batch > 0 && !sums.needs_pivot();
+    return gemm_.takes_epilogues && n == gemm_.nr && batch > 0 && !sums.needs_pivot();
   }
-  /// How many tiles of m×n, which have `batch` products, finish() takes at once of so many rows.
+  /// How many tiles of m×n, which have `batch` products, complete() takes at once of so many rows.
   int64_t at_once(int64_t rows, int64_t m, int64_t n, int64_t batch,
                   const PanelSums<Acc>& sums) const {
     const bool several = strides_.c == 1 && in_registers(n, batch, sums);
     return several ? std::min(rows, PanelSums<Acc>::kRows) / m : 1;
   }
-  /// The last products of a tile (none: its batch is 0), then what is fused: it belongs at `offset` in
+  /// The last products of a tile (none: its batch is 0), then the epilogue: it belongs at `offset` in
   /// the output, its second half `jump` further (0 unless in_registers()), from `channel` on. The tile is
   /// completed where it lies: a copy waits until what was just written of it has left the core, and all
   /// before it (of the samples of ResNet-50's inference on one image in bf16, 1.6% were there; Zen 5).
-  void finish(GemmTile& tile, int64_t channel, int64_t offset, T* scratch, PanelSums<Acc>& sums,
-              int64_t jump = 0) const;
+  void complete(GemmTile& tile, int64_t channel, int64_t offset, T* scratch, PanelSums<Acc>& sums,
+                int64_t jump = 0) const;
   /// The channels' sums over all blocks, in their order; block i has pixels(i).
   void merge(FunctionRef<int64_t(int64_t)> pixels) const;
 
  private:
-  bool has_sums() const { return fusion_.first != nullptr; }
+  bool has_sums() const { return epilogue_.first != nullptr; }
   double* total(int64_t block, int64_t which) const {
     return totals_.as<double>() + (2 * block + which) * channels_;
   }
@@ -117,10 +104,10 @@ class TileOutput {
   /// Asks for the memory of a tile before it is needed: its rows are pages of memory apart, where no
   /// hardware prefetcher looks (ResNet-50's dgrads in bf16: 0.90 of the time).
   void fetch(int64_t m, int64_t n, int64_t offset) const;
-  TileRows gather(const void* tensor, int64_t offset, int64_t m, int64_t n, T* scratch) const;
+  const T* gather(const void* tensor, int64_t offset, int64_t m, int64_t n, T* scratch) const;
   void scatter(const T* tile, int64_t m, int64_t n, T* to) const;
 
-  EpilogueFusion fusion_;
+  Epilogue epilogue_;
   const GemmKernel& gemm_;
   ImageStrides strides_;
   int64_t pixel_, channels_, blocks_;
@@ -128,7 +115,7 @@ class TileOutput {
   bool adds_in_place_;
   const TileKernel& kernel_;
   Workspace totals_;    // [block][2][channels]
-  Workspace no_shift_;  // zeros [channels], where the fusion has none
+  Workspace no_shift_;  // zeros [channels], where the epilogue has none
 };
 
 }  // namespace quern::kernels

@@ -3,7 +3,7 @@
 #pragma once
 #include <cstdint>
 
-#include "quern/ops/kernels/gemm/tile_finish.h"
+#include "quern/ops/kernels/epilogue.h"
 #include "quern/ops/kernels/unit.h"
 
 namespace quern::kernels {
@@ -19,7 +19,7 @@ struct TileKernel {
   const char* name;  // conv_tile_<dtype>_<isa>
   Isa isa;
   DType dtype;
-  void (*run)(const SumTile&, const TileFinish&);
+  void (*run)(const SumTile&, const Epilogue&);
 };
 
 }  // namespace quern::kernels

@@ -10,36 +10,37 @@ template <class T>
 struct Naive {
   using S = Accumulator<T>;
 
-  static S at(TileRows rows, int64_t i, int64_t j) {
-    return static_cast<S>(static_cast<const T*>(rows.data)[i * rows.stride + j]);
+  static S element(const void* tensor, int64_t i) {
+    return static_cast<S>(static_cast<const T*>(tensor)[i]);
   }
   static const S* array(const void* p) { return static_cast<const S*>(p); }
   static S* array(void* p) { return static_cast<S*>(p); }
 
   /// What element (i, j), whose sum is v, becomes.
-  static S finish(const TileFinish& f, S v, int64_t i, int64_t j) {
-    using enum TileFinish::Kind;
-    if (f.kind == activate) v += array(f.shift)[j];
-    if ((f.kind == activate || f.kind == gradient) && f.residual.data) v += at(f.residual, i, j);
+  static S complete(const Epilogue& f, S v, int64_t i, int64_t j) {
+    using enum Epilogue::Kind;
+    if (f.kind == activate) v += array(f.map.shift)[j];
+    if ((f.kind == activate || f.kind == gradient) && f.residual)
+      v += element(f.residual, i * f.stride + j);
     if (f.kind == activate && f.relu && v <= 0) v = 0;
     if (f.kind == moments) {
-      const S distance = v - array(f.center)[j];
+      const S distance = v - array(f.map.center)[j];
       array(f.first)[j] += distance;
       array(f.second)[j] += distance * distance;
     }
     if (f.kind == gradient) {
-      const S distance = at(f.x, i, j) - array(f.center)[j];
-      if (distance * array(f.scale)[j] + array(f.shift)[j] <= 0) v = 0;
+      const S distance = element(f.x, i * f.stride + j) - array(f.map.center)[j];
+      if (distance * array(f.map.scale)[j] + array(f.map.shift)[j] <= 0) v = 0;
       array(f.first)[j] += v;
       array(f.second)[j] += v * distance;
     }
     return v;
   }
-  static void run(const SumTile& tile, const TileFinish& f) {
+  static void run(const SumTile& tile, const Epilogue& f) {
     for (int64_t i = 0; i < tile.m; ++i)
       for (int64_t j = 0; j < tile.n; ++j)
-        static_cast<T*>(f.out)[i * f.out_stride + j] =
-            static_cast<T>(finish(f, static_cast<const S*>(tile.sums)[i * tile.stride + j], i, j));
+        static_cast<T*>(f.out)[i * f.stride + j] = static_cast<T>(
+            complete(f, static_cast<const S*>(tile.sums)[i * tile.stride + j], i, j));
   }
   static constexpr TileKernel record(const char* name, DType dtype) {
     return {name, kIsa, dtype, run};

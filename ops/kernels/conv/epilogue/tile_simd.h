@@ -13,12 +13,12 @@ struct TileLoops {
   using S = Wide<T>;  // of the sums
 
   const SumTile& tile;
-  const TileFinish& f;
+  const Epilogue& f;
 
   const S* sums(int64_t row) const { return static_cast<const S*>(tile.sums) + row * tile.stride; }
-  T* out(int64_t row) const { return static_cast<T*>(f.out) + row * f.out_stride; }
-  static const T* row_of(TileRows rows, int64_t row) {
-    return static_cast<const T*>(rows.data) + row * rows.stride;
+  T* out(int64_t row) const { return static_cast<T*>(f.out) + row * f.stride; }
+  const T* row_of(const void* tensor, int64_t row) const {
+    return static_cast<const T*>(tensor) + row * f.stride;
   }
   static const S* array(const void* p) { return static_cast<const S*>(p); }
   static S* array(void* p) { return static_cast<S*>(p); }
@@ -31,10 +31,10 @@ struct TileLoops {
 
   void activate() const {
     each_vector<T>(tile.n, [&](int64_t j, int, auto lanes) {
-      const V shift = lanes.load(array(f.shift) + j);
+      const V shift = lanes.load(array(f.map.shift) + j);
       for (int64_t i = 0; i < tile.m; ++i) {
         V v = lanes.load(sums(i) + j) + shift;
-        if (f.residual.data) v += lanes.load(row_of(f.residual, i) + j);
+        if (f.residual) v += lanes.load(row_of(f.residual, i) + j);
         if (f.relu) v = xsimd::select(v <= V(0), V(0), v);  // NaN passes
         lanes.store(out(i) + j, v);
       }
@@ -43,7 +43,7 @@ struct TileLoops {
 
   void moments() const {
     each_vector<T>(tile.n, [&](int64_t j, int, auto lanes) {
-      const V center = lanes.load(array(f.center) + j);
+      const V center = lanes.load(array(f.map.center) + j);
       V first = lanes.load(array(f.first) + j), second = lanes.load(array(f.second) + j);
       for (int64_t i = 0; i < tile.m; ++i) {
         const V v = lanes.load(sums(i) + j), distance = v - center;
@@ -58,13 +58,13 @@ struct TileLoops {
 
   void gradient() const {
     each_vector<T>(tile.n, [&](int64_t j, int, auto lanes) {
-      const V a = lanes.load(array(f.scale) + j), b = lanes.load(array(f.shift) + j);
-      const V center = lanes.load(array(f.center) + j);
+      const V a = lanes.load(array(f.map.scale) + j), b = lanes.load(array(f.map.shift) + j);
+      const V center = lanes.load(array(f.map.center) + j);
       V first = lanes.load(array(f.first) + j), second = lanes.load(array(f.second) + j);
       for (int64_t i = 0; i < tile.m; ++i) {
         const V x = lanes.load(row_of(f.x, i) + j);
         V dz = lanes.load(sums(i) + j);
-        if (f.residual.data) dz += lanes.load(row_of(f.residual, i) + j);
+        if (f.residual) dz += lanes.load(row_of(f.residual, i) + j);
         dz = xsimd::select(normalised(x, center, a, b) <= V(0), V(0), dz);
         first += dz;
         second = fused(dz, x - center, second);
@@ -75,13 +75,13 @@ struct TileLoops {
     });
   }
 
-  static void run(const SumTile& tile, const TileFinish& f) {
+  static void run(const SumTile& tile, const Epilogue& f) {
     const TileLoops loops{tile, f};
     switch (f.kind) {
-      case TileFinish::Kind::store: return loops.store();
-      case TileFinish::Kind::activate: return loops.activate();
-      case TileFinish::Kind::moments: return loops.moments();
-      case TileFinish::Kind::gradient: return loops.gradient();
+      case Epilogue::Kind::store: return loops.store();
+      case Epilogue::Kind::activate: return loops.activate();
+      case Epilogue::Kind::moments: return loops.moments();
+      case Epilogue::Kind::gradient: return loops.gradient();
     }
   }
   static constexpr TileKernel record(const char* name, DType dtype) {

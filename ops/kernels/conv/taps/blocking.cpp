@@ -55,7 +55,7 @@ int64_t pieces_of_cell(const TapCut& cut) {
 /// often as one of 14: ResNet-50's 3×3 to 7×7 in bf16 became 1.02 to 1.08 times as fast.
 Run* join_rows(const TapCut& cut, Run* begin, Run* end) {
   const auto is_short = [&](const Run& run) { return 2 * run.length <= cut.gemm.mr; };
-  if (!cut.gemm.finishes || cut.out_strides.c != 1 || std::none_of(begin, end, is_short))
+  if (!cut.gemm.takes_epilogues || cut.out_strides.c != 1 || std::none_of(begin, end, is_short))
     return end;
   std::sort(begin, end, [](const Run& a, const Run& b) {
     return std::tie(a.rows.begin, a.rows.end, a.a) < std::tie(b.rows.begin, b.rows.end, b.a);

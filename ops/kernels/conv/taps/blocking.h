@@ -29,7 +29,7 @@ bool reads_in_place(const ConvPlan& plan, const TapConv& conv, int64_t gap);
 
 /// Distances count items, of the operand or of the output.
 struct TapCut {
-  /// `maps`: is the source mapped on its way (SourceMap)? `sums`: are outputs summed up, a block at a time?
+  /// `maps`: is the source mapped on its way (a prologue)? `sums`: are outputs summed up, a block at a time?
   TapCut(const ConvPlan& plan, const TapConv& conv, bool maps, bool sums);
 
   const TapConv& conv;

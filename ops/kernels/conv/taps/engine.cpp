@@ -8,7 +8,7 @@
 //           for each block of source channels           B of all taps aims at a third of L2
 //             for each run of output pixels, for each tile of mr
 //               C[mr × nr] += Σ taps A[mr × channels] · B[channels × nr]
-//               after the last block: what is fused, rounding, store      brgemm_epilogue.h
+//               after the last block: the epilogue, rounding, store      conv/epilogue
 //
 // A is the source itself where channels are innermost and zeros lie wherever taps reach beyond its rows.
 #include <algorithm>
@@ -32,7 +32,7 @@ class TapEngine {
   using Acc = Accumulator<T>;
 
   TapEngine(const ConvPlan& plan, const TapConv& conv, const T* source, const Operand* packed,
-            const SourceMap& map, const EpilogueFusion& epilogue, T* output);
+            const ChannelMap& map, const Epilogue& epilogue, T* output);
   void run() {
     if (cut_.shared_items > 0) copy_shared();
     parallel_for(cut_.cells(), cut_.pieces, [&](int64_t cell, int64_t begin, int64_t end) {
@@ -82,7 +82,7 @@ class TapEngine {
   const int bf16_terms_;
   const T* source_;
   const Operand* packed_;
-  const SourceMap map_;
+  const ChannelMap map_;
   T* to_;
   Workspace shared_;  // [block][group]
   TileOutput<T> output_;
@@ -91,8 +91,8 @@ class TapEngine {
   // What cells work with.
   PerThread<Operand> scratch_;          // the source, if it copies()
   mutable CachedVector<int64_t> held_;  // by its scratch: block · groups + group, or -1
-  PerThread<Acc> kept_;  // sums [tile][mr][nr] of a panel; of one tile if each is finished at once
-  PerThread<T> finishing_;  // of the output
+  PerThread<Acc> kept_;  // sums [tile][mr][nr] of a panel; of one tile if each is completed at once
+  PerThread<T> completing_;  // of the output
   PerThread<PhaseWork> work_;
   PerThread<Run> runs_;  // of all phases
   PerThread<TapItems> taps_;
@@ -101,8 +101,8 @@ class TapEngine {
 
 template <class T, class Operand>
 TapEngine<T, Operand>::TapEngine(const ConvPlan& plan, const TapConv& conv, const T* source,
-                                 const Operand* packed, const SourceMap& map,
-                                 const EpilogueFusion& epilogue, T* output)
+                                 const Operand* packed, const ChannelMap& map,
+                                 const Epilogue& epilogue, T* output)
     : conv_(conv),
       gemm_(*plan.gemm),
       cut_(plan, conv, map.scale != nullptr, epilogue.first != nullptr),
@@ -118,7 +118,7 @@ TapEngine<T, Operand>::TapEngine(const ConvPlan& plan, const TapConv& conv, cons
       scratch_(copies() ? cut_.scratch_items(cut_.grid[0]) : 0),
       held_(static_cast<size_t>(copies() ? num_threads() : 0), -1),
       kept_(direct_ ? 0 : cut_.kept_pixels() * gemm_.nr),
-      finishing_(output_.scratch_items(gemm_.mr)),
+      completing_(output_.scratch_items(gemm_.mr)),
       work_(cut_.phases()),
       runs_(cut_.max_runs()),
       taps_(cut_.max_taps * term_products(bf16_terms_)),
@@ -225,7 +225,7 @@ void TapEngine<T, Operand>::run_panel(const Block& block, const PhaseWork& work,
                                       const Operand* a, PanelSums<Acc>& sums,
                                       Ahead& next_block) const {
   TapItems* taps = taps_.get();  // row by row of taps
-  T* const finishing = finishing_.get();
+  T* const completing = completing_.get();
   const void **tap_a = tap_a_.get(), **tap_b = tap_b_.get();
   const int64_t a_term = cut_.term_items(block), b_term = cut_.panel_items() / cut_.terms;
   const int64_t columns = conv_.folded ? 1 : work.x.taps;
@@ -300,7 +300,7 @@ void TapEngine<T, Operand>::run_panel(const Block& block, const PhaseWork& work,
                       .ldc = ldc,
                       .accumulate = !first};
         if (quarters-- > 0) weights += cut_.panel_items() * k / cut_.k / 4;
-        if (last) output_.finish(tile, panel.first, out, finishing, sums, jump);
+        if (last) output_.complete(tile, panel.first, out, completing, sums, jump);
         else if (batch > 0) gemm_.run(tile);
         if (cut_.k_block < cut_.k) sum += rows * gemm_.nr;
       }
@@ -311,7 +311,7 @@ void TapEngine<T, Operand>::run_panel(const Block& block, const PhaseWork& work,
 }  // namespace
 
 void run_taps(const ConvPlan& plan, const TapConv& conv, const void* source, const void* packed,
-              const SourceMap& map, const EpilogueFusion& epilogue, void* output) {
+              const ChannelMap& map, const Epilogue& epilogue, void* output) {
   visit_items(plan,
               [&]<class T, class Operand>(std::type_identity<T>, std::type_identity<Operand>) {
                 TapEngine<T, Operand>(plan, conv, static_cast<const T*>(source),

@@ -32,6 +32,6 @@ int64_t packed_weight_bytes(const ConvPlan& plan);
 void pack_weight(const ConvPlan& plan, const void* weight, void* packed);
 
 void run_taps(const ConvPlan& plan, const TapConv& conv, const void* source, const void* packed,
-              const SourceMap& map, const EpilogueFusion& epilogue, void* output);
+              const ChannelMap& map, const Epilogue& epilogue, void* output);
 
 }  // namespace quern::kernels

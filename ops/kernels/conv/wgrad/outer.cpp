@@ -36,7 +36,7 @@ constexpr int64_t kCells = 8;
 
 template <class T, class Operand>
 OuterWgrad<T, Operand>::OuterWgrad(const ConvPlan& plan, const T* x, const T* dy,
-                                   const SourceMap& map)
+                                   const ChannelMap& map)
     : p_(linearised(plan.problem)),
       gemm_(*plan.gemm),
       bf16_terms_(plan.bf16_terms),

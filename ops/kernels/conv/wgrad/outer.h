@@ -24,7 +24,7 @@ class OuterWgrad {
     return gemm.run_outer && packs_panels(panel_format(gemm)) && gemm.mr <= kPitch &&
            problem.format == MemoryFormat::channels_last;
   }
-  OuterWgrad(const ConvPlan& plan, const T* x, const T* dy, const SourceMap& map);
+  OuterWgrad(const ConvPlan& plan, const T* x, const T* dy, const ChannelMap& map);
   void run(Acc* dw);
 
  private:
@@ -63,7 +63,7 @@ class OuterWgrad {
   Source<Operand> copy_dy(const Cell& cell, const Block& block, Operand* to) const;
   void pack_a(const Cell& cell, const Block& block, const Source<T>& source, Operand* a) const;
   void pack_columns(const Cell& cell, const Block& block, const Source<T>& source, int64_t count,
-                    int64_t column, Operand* a, const SourceMap& map = {}) const;
+                    int64_t column, Operand* a, const ChannelMap& map = {}) const;
   Runs runs(const Block& block, const Tap& ty, int64_t column, int64_t channels,
             int64_t pixel) const;
   Ahead ahead(const Cell& cell, const Block& block) const;
@@ -122,7 +122,7 @@ class OuterWgrad {
   const int bf16_terms_;
   const int64_t terms_;  // copies of an operand
   const T *x_, *dy_;
-  const SourceMap map_;
+  const ChannelMap map_;
   int64_t icg_, ocg_;  // channels of a group
   ImageStrides x_strides_, dy_strides_;
   Axis y_axis_;

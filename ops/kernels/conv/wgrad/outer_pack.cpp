@@ -24,7 +24,7 @@ typename OuterWgrad<T, Operand>::template Source<Operand> OuterWgrad<T, Operand>
 template <class T, class Operand>
 void OuterWgrad<T, Operand>::pack_x(const Cell& cell, const Block& block, Operand* a) const {
   const auto [first, channels] = x_channels(cell);
-  const SourceMap map = from_channel<Acc>(map_, first);
+  const ChannelMap map = from_channel<Acc>(map_, first);
   const bool dense = p_.stride_h == 1 && p_.stride_w == 1;  // and one image: linearised
   const int64_t rows = dense ? block.rows : 1;
   for (int64_t n = 0; n < block.images; ++n)
@@ -104,7 +104,7 @@ void OuterWgrad<T, Operand>::pack_a(const Cell& cell, const Block& block, const 
 template <class T, class Operand>
 void OuterWgrad<T, Operand>::pack_columns(const Cell& cell, const Block& block,
                                           const Source<T>& source, int64_t count, int64_t column,
-                                          Operand* a, const SourceMap& map) const {
+                                          Operand* a, const ChannelMap& map) const {
   const PanelCopy copy{.src = source.at,
                        .src_stride = source.pixel,
                        .rows = count,
@@ -113,9 +113,7 @@ void OuterWgrad<T, Operand>::pack_columns(const Cell& cell, const Block& block,
                        .panel_stride = a_columns(block) * kPitch,
                        .width = even_piece(cell.rows.size, gemm_.mr),
                        .pitch = kPitch,
-                       .center = map.center,
-                       .scale = map.scale,
-                       .shift = map.shift,
+                       .map = map,
                        .terms = static_cast<int>(terms_),
                        .term_stride = a_items(block, cell.rows.size)};
   if constexpr (kRounds) round_panels(copy);

@@ -38,7 +38,7 @@ class WgradEngine {
  public:
   using Acc = Accumulator<T>;
 
-  WgradEngine(const ConvPlan& plan, const T* x, const T* dy, const SourceMap& map);
+  WgradEngine(const ConvPlan& plan, const T* x, const T* dy, const ChannelMap& map);
   void run(Acc* dw);
 
  private:
@@ -81,7 +81,7 @@ class WgradEngine {
   const int bf16_terms_;
   const int64_t terms_;  // copies of an operand
   const T *x_, *dy_;
-  const SourceMap map_;
+  const ChannelMap map_;
   int64_t icg_, ocg_;  // channels of a group
   ImageStrides x_strides_, dy_strides_;
   Axis y_axis_;
@@ -98,7 +98,7 @@ class WgradEngine {
 
 template <class T, class Operand>
 WgradEngine<T, Operand>::WgradEngine(const ConvPlan& plan, const T* x, const T* dy,
-                                     const SourceMap& map)
+                                     const ChannelMap& map)
     : p_(linearised(plan.problem)),
       gemm_(*plan.gemm),
       bf16_terms_(plan.bf16_terms),
@@ -381,7 +381,7 @@ void WgradEngine<T, Operand>::merge(int64_t group, int64_t rows, int64_t outputs
 }  // namespace
 
 void run_wgrad(const ConvPlan& plan, const void* x, const void* dy, void* dw,
-               const SourceMap& map) {
+               const ChannelMap& map) {
   visit_items(plan,
               [&]<class T, class Operand>(std::type_identity<T>, std::type_identity<Operand>) {
                 const auto run = [&]<class Engine>(std::type_identity<Engine>) {

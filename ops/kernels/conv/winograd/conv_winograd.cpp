@@ -8,7 +8,7 @@
 //       for each point, run of mr tiles
 //         M[point][tile][nr] = V[point] · U[panel][point]
 //       for each row of tiles
-//         its rows of outputs in L1, transformed from M; what is fused, the store   brgemm_epilogue.h
+//         its rows of outputs in L1, transformed from M; the epilogue, the store   conv/epilogue
 //
 // Where blocks are so few that cells share one, V is made first, of all blocks.
 #include "quern/ops/kernels/conv/winograd/winograd.h"
@@ -40,7 +40,7 @@ constexpr int64_t kLongestSum = 64;
 class WinogradEngine {
  public:
   WinogradEngine(const ConvPlan& plan, int64_t tile, const void* source, const void* packed,
-                 const SourceMap& map, EpilogueFusion epilogue, void* output)
+                 const ChannelMap& map, Epilogue epilogue, void* output)
       : conv_(plan.problem, plan.pass, tile),
         gemm_(*plan.gemm),
         kernel_(select_winograd_transforms(conv_.tile)),
@@ -62,9 +62,9 @@ class WinogradEngine {
                                   conv_.source_channels * conv_.output_channels),
                      grid_.count()),
             1, panels_)),
-        finished_with_{static_cast<const float*>(output),
-                       static_cast<const float*>(epilogue.residual),
-                       static_cast<const float*>(epilogue.x)},
+        read_or_written_{static_cast<const float*>(output),
+                         static_cast<const float*>(epilogue.residual),
+                         static_cast<const float*>(epilogue.x)},
         output_(stored(epilogue), gemm_, out_strides_, out_strides_.x, conv_.output_channels,
                 grid_.count(), static_cast<float*>(output)),
         scratch_(Scratch(conv_.y, conv_.x, conv_.tile * grid_.block_rows).image() * pitch_),
@@ -96,10 +96,10 @@ class WinogradEngine {
 
  private:
   /// The sums never lie in the output, so that nothing is stored without an epilogue.
-  static EpilogueFusion stored(EpilogueFusion fusion) {
-    using Kind = EpilogueFusion::Kind;
-    if (fusion.kind == Kind::store) fusion.kind = Kind::activate;
-    return fusion;
+  static Epilogue stored(Epilogue epilogue) {
+    using Kind = Epilogue::Kind;
+    if (epilogue.kind == Kind::store) epilogue.kind = Kind::activate;
+    return epilogue;
   }
   int64_t tiles(int64_t rows) const { return rows * conv_.tile_columns(); }
   int64_t tiles(const Block& block) const { return tiles(block.images * block.rows); }
@@ -118,14 +118,14 @@ class WinogradEngine {
   const GemmKernel& gemm_;
   const WinogradTransforms& kernel_;
   const float *source_, *packed_;
-  const SourceMap map_;
+  const ChannelMap map_;
   const ImageStrides source_strides_, out_strides_;
   const int64_t pitch_;      // floats of a tile in V, of a pixel in scratch
   const int64_t out_pitch_;  // of a tile in M
   const int64_t panels_;
-  const BlockGrid grid_;           // of rows of tiles
-  const int64_t parts_;            // of the panels
-  const float* finished_with_[3];  // read or written where an output is; null: not
+  const BlockGrid grid_;             // of rows of tiles
+  const int64_t parts_;              // of the panels
+  const float* read_or_written_[3];  // read or written where an output is; null: not
   const TileOutput<float> output_;
   const PerThread<float> scratch_;  // an image of a block, padded
   const PerThread<float> m_;        // of a panel
@@ -205,7 +205,7 @@ void WinogradEngine::multiply(int64_t block_index, int64_t part, const float* v)
   }
 }
 
-/// What a panel's outputs are finished with, and a share of the next block's source (ResNet-50 on 16 images: 0.85 of the
+/// What a panel's epilogue reads and writes, and a share of the next block's source (ResNet-50 on 16 images: 0.85 of the
 /// time of dgrad of 64 channels at 56×56, 0.9 to 0.96 of that of the others up to 14×14).
 Ahead WinogradEngine::ahead(int64_t block_index, int64_t panel, const Extent& panels) const {
   Ahead ahead;
@@ -213,7 +213,7 @@ Ahead WinogradEngine::ahead(int64_t block_index, int64_t panel, const Extent& pa
   const int64_t channel = panel * gemm_.nr, top = conv_.tile * block.row;
   const int64_t n = std::min<int64_t>(gemm_.nr, conv_.output_channels - channel);
   const int64_t rows = std::min(conv_.tile * block.rows, conv_.height - top);
-  for (const float* base : finished_with_)
+  for (const float* base : read_or_written_)
     if (base)
       ahead.add(base + block.image * out_strides_.n + top * out_strides_.y + channel, n * kFloat,
                 out_strides_.x * kFloat, ((block.images - 1) * conv_.height + rows) * conv_.width);
@@ -260,7 +260,7 @@ void WinogradEngine::store_panel(const Block& block, int64_t panel, PanelSums<fl
                       .c = rows + (row * columns + x) * out_pitch_,
                       .ldc = out_pitch_,
                       .accumulate = false};
-        output_.finish(
+        output_.complete(
             tile, channel,
             image * out_strides_.n + (top + row) * out_strides_.y + x * out_strides_.x + channel,
             nullptr, sums);
@@ -318,14 +318,14 @@ double saving(const ConvProblem& p, ConvPass pass) {
 
 template <int tile>
 void forward(const ConvPlan& plan, const void* x, const void* packed, void* y,
-             const ForwardFusion& fusion) {
-  WinogradEngine(plan, tile, x, packed, fusion.source, epilogue_of(fusion), y).run();
+             const Epilogue& epilogue, const ChannelMap& prologue) {
+  WinogradEngine(plan, tile, x, packed, prologue, epilogue, y).run();
 }
 
 template <int tile>
 void dgrad(const ConvPlan& plan, const void* dy, const void* packed, void* dx,
-           const DgradFusion& fusion) {
-  WinogradEngine(plan, tile, dy, packed, {}, epilogue_of(fusion), dx).run();
+           const Epilogue& epilogue) {
+  WinogradEngine(plan, tile, dy, packed, {}, epilogue, dx).run();
 }
 
 template <int tile>

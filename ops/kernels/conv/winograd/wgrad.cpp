@@ -42,7 +42,7 @@ constexpr int64_t kCells = 8;
 class WinogradWgrad {
  public:
   WinogradWgrad(const ConvProblem& problem, const GemmKernel& gemm, const float* x, const float* dy,
-                const SourceMap& map)
+                const ChannelMap& map)
       : p_(problem),
         gemm_(gemm),
         kernel_(select_winograd_transforms(2)),
@@ -106,7 +106,7 @@ class WinogradWgrad {
   const GemmKernel& gemm_;
   const WinogradTransforms& kernel_;
   const float *x_, *dy_;
-  const SourceMap map_;
+  const ChannelMap map_;
   const WinogradConv conv_;
   const Axis dy_y_, dy_x_;  // of whole tiles
   const ImageStrides x_strides_, dy_strides_;
@@ -359,7 +359,7 @@ void WinogradWgrad::merge(const Cell& cell, int64_t row, int64_t rows, const flo
 }  // namespace
 
 void run_winograd_wgrad(const ConvPlan& plan, const void* x, const void* dy, void* dw,
-                        const SourceMap& map) {
+                        const ChannelMap& map) {
   WinogradWgrad(plan.problem, *plan.gemm, static_cast<const float*>(x),
                 static_cast<const float*>(dy), map)
       .run(static_cast<float*>(dw));

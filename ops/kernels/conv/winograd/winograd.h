@@ -37,6 +37,6 @@ int64_t packed_winograd_bytes(const ConvPlan& plan, int64_t tile);
 void pack_winograd(const ConvPlan& plan, int64_t tile, const void* weight, void* packed);
 
 void run_winograd_wgrad(const ConvPlan& plan, const void* x, const void* dy, void* dw,
-                        const SourceMap& map);
+                        const ChannelMap& map);
 
 }  // namespace quern::kernels

@@ -2,7 +2,7 @@
 // comes back for this costs some 120 cycles, a quarter of the products over 64 channels in bf16 (Zen 5).
 // Row by row, since besides the sums four registers are free: a row that is stored leaves two more.
 #pragma once
-#include "quern/ops/kernels/gemm/tile_finish.h"
+#include "quern/ops/kernels/epilogue.h"
 #include "quern/ops/kernels/gemm/tiles/accumulators_avx512.h"
 
 namespace quern::kernels {
@@ -32,19 +32,19 @@ struct F32Rows {
 
 /// Rows is F32Rows or Bf16Rows: how the columns of a row are loaded, added and stored.
 template <class Rows, int kRows>
-struct Finish {
+struct TileEpilogue {
   using Item = typename Rows::Item;
-  const TileFinish& f;
+  const Epilogue& f;
   int64_t row;  // the tile's first
 
-  __attribute__((always_inline)) Walk<const Item, kRows> walk(TileRows rows) const {
-    return {static_cast<const Item*>(rows.data) + row * rows.stride, rows.stride, f.jump};
+  __attribute__((always_inline)) Walk<const Item, kRows> walk(const void* tensor) const {
+    return {static_cast<const Item*>(tensor) + row * f.stride, f.stride, f.jump};
   }
 
   /// out = value(its sums) for all rows.
   template <class F>
   __attribute__((always_inline)) void rows(const Accumulators<kRows>& c, F value) const {
-    Walk<Item, kRows> out{static_cast<Item*>(f.out) + row * f.out_stride, f.out_stride, f.jump};
+    Walk<Item, kRows> out{static_cast<Item*>(f.out) + row * f.stride, f.stride, f.jump};
 #pragma GCC unroll 14
     for (int r = 0; r < kRows; out.after(r++)) Rows::store(out.at, value({c.lo[r], c.hi[r]}));
   }
@@ -55,12 +55,12 @@ struct Finish {
   /// Sums start from the shift, which costs nothing. (From the residual too, they would wait for it: in f32 the
   /// 1×1s with a shortcut took 1.15 times as long.)
   __attribute__((always_inline)) void start(Accumulators<kRows>& c) const {
-    const Columns shift = Columns::of(f.shift);
+    const Columns shift = Columns::of(f.map.shift);
 #pragma GCC unroll 14
     for (int r = 0; r < kRows; ++r) c.lo[r] = shift.lo, c.hi[r] = shift.hi;
   }
   __attribute__((always_inline)) void add_residual(Accumulators<kRows>& c) const {
-    if (f.residual.data == nullptr) return;
+    if (f.residual == nullptr) return;
     auto residual = walk(f.residual);
 #pragma GCC unroll 14
     for (int r = 0; r < kRows; residual.after(r++)) {
@@ -78,7 +78,7 @@ struct Finish {
   }
 
   __attribute__((always_inline)) void moments(const Accumulators<kRows>& c) const {
-    const Columns center = Columns::of(f.center);
+    const Columns center = Columns::of(f.map.center);
     Columns first = Columns::of(f.first), second = Columns::of(f.second);
     const auto summed = [&](Columns v) __attribute__((always_inline)) {
       const Columns d{_mm512_sub_ps(v.lo, center.lo), _mm512_sub_ps(v.hi, center.hi)};
@@ -97,9 +97,10 @@ struct Finish {
     const auto array = [&](const void* p) __attribute__((always_inline)) {
       return _mm512_loadu_ps(static_cast<const float*>(p) + column);
     };
-    const __m512 scale = array(f.scale), shift = array(f.shift), center = array(f.center);
+    const __m512 scale = array(f.map.scale), shift = array(f.map.shift),
+                 center = array(f.map.center);
     __m512 first[2] = {}, second[2] = {};
-    if (f.residual.data != nullptr) {
+    if (f.residual != nullptr) {
       auto residual = walk(f.residual);
 #pragma GCC unroll 14
       for (int r = 0; r < kRows; residual.after(r++)) c[r] = Rows::add(c[r], residual.at + column);
@@ -146,41 +147,41 @@ struct IntoC {
   __attribute__((always_inline)) static void start(Accumulators<kRows>&, const GemmTile&, int64_t) {
   }
   template <int kRows>
-  __attribute__((always_inline)) static void finish(Accumulators<kRows>& c, const GemmTile& tile,
-                                                    int64_t row) {
+  __attribute__((always_inline)) static void complete(Accumulators<kRows>& c, const GemmTile& tile,
+                                                      int64_t row) {
     c.store(tile, row);
   }
 };
 
-/// What tile.finish makes of it.
-template <class Rows, TileFinish::Kind kKind>
-struct Finished {
-  using Kind = TileFinish::Kind;
+/// What tile.epilogue makes of it.
+template <class Rows, Epilogue::Kind kKind>
+struct Completed {
+  using Kind = Epilogue::Kind;
   static constexpr int64_t kItem = sizeof(typename Rows::Item);
   static constexpr int kTensors = kKind == Kind::gradient ? 3 : kKind == Kind::activate ? 2 : 1;
   static constexpr bool kNextTile = true;
 
   static int64_t fetched(const GemmTile& tile, const char* (&at)[kTensors]) {
-    const TileFinish& f = *tile.finish;
-    const void* const tensors[3] = {f.out, f.residual.data, f.x.data};
+    const Epilogue& f = *tile.epilogue;
+    const void* const tensors[3] = {f.out, f.residual, f.x};
     for (int i = 0; i < kTensors; ++i)
       at[i] = static_cast<const char*>(tensors[i] == nullptr ? f.out : tensors[i]);
-    return f.out_stride * kItem;
+    return f.stride * kItem;
   }
   template <int kRows>
   __attribute__((always_inline)) static void start(Accumulators<kRows>& c, const GemmTile& tile,
                                                    int64_t row) {
-    if constexpr (kKind == Kind::activate) Finish<Rows, kRows>{*tile.finish, row}.start(c);
+    if constexpr (kKind == Kind::activate) TileEpilogue<Rows, kRows>{*tile.epilogue, row}.start(c);
   }
   template <int kRows>
-  __attribute__((always_inline)) static void finish(Accumulators<kRows>& c, const GemmTile& tile,
-                                                    int64_t row) {
+  __attribute__((always_inline)) static void complete(Accumulators<kRows>& c, const GemmTile& tile,
+                                                      int64_t row) {
     if (tile.accumulate) c.add(tile, row);
-    const Finish<Rows, kRows> finish{*tile.finish, row};
-    if constexpr (kKind == Kind::store) finish.store(c);
-    else if constexpr (kKind == Kind::activate) finish.activate(c);
-    else if constexpr (kKind == Kind::moments) finish.moments(c);
-    else finish.gradient(c);
+    const TileEpilogue<Rows, kRows> epilogue{*tile.epilogue, row};
+    if constexpr (kKind == Kind::store) epilogue.store(c);
+    else if constexpr (kKind == Kind::activate) epilogue.activate(c);
+    else if constexpr (kKind == Kind::moments) epilogue.moments(c);
+    else epilogue.gradient(c);
   }
 };
 

@@ -39,7 +39,7 @@ struct Bf16Rows {
 struct Bf16 {
   template <int kRows>
   static void run(const GemmTile& tile) {
-    const bool wide = tile.finish != nullptr && tile.finish->wide;
+    const bool wide = tile.epilogue != nullptr && tile.epilogue->wide;
     if (wide) dispatch_end<Pairs, kRows, F32Rows>(tile);
     else dispatch_end<Pairs, kRows, Bf16Rows>(tile);
   }
@@ -100,7 +100,7 @@ constexpr GemmKernel kRecords[] = {
      .k_multiple = 4,
      .run = dispatch_rows<Bf16, kMr>,
      .run_outer = dispatch_rows<Bf16Outer, kMr>,
-     .finishes = true},
+     .takes_epilogues = true},
 };
 
 }  // namespace

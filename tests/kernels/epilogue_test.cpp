@@ -16,7 +16,7 @@
 using namespace quern;
 using namespace quern::kernels;
 using namespace quern::test;
-using Kind = TileFinish::Kind;
+using Kind = Epilogue::Kind;
 
 namespace {
 
@@ -50,18 +50,16 @@ struct Operands {
     for (double& value : values) value /= 2;
     return values;
   }
-  TileFinish finish(const Finishing& f, int64_t row = 0) {
+  Epilogue epilogue(const Finishing& f, int64_t row = 0) {
     return {.kind = f.kind,
-            .out = out.at(row * stride),
-            .out_stride = stride,
-            .scale = scale.data(),
-            .shift = shift.data(),
-            .center = center.data(),
-            .residual = {f.residual ? residual.at(row * stride) : nullptr, stride},
-            .x = {x.at(row * stride), stride},
             .relu = f.relu,
+            .map = {center.data(), scale.data(), shift.data()},
+            .residual = f.residual ? residual.at(row * stride) : nullptr,
+            .x = x.at(row * stride),
             .first = first.data(),
-            .second = second.data()};
+            .second = second.data(),
+            .out = out.at(row * stride),
+            .stride = stride};
   }
   void check(Operands& expected) {
     for (auto [got, right] :
@@ -106,15 +104,15 @@ void check_finishing(const GemmKernel& gemm, DType dtype) {
                         .accumulate = accumulate};
           const std::vector<double> before = c.values();
           Operands got(dtype, rows, n), expected(dtype, rows, n);
-          TileFinish finish = got.finish(f);
-          finish.wide = dtype != gemm.a;
-          tile.finish = &finish;
+          Epilogue epilogue = got.epilogue(f);
+          epilogue.wide = dtype != gemm.a;
+          tile.epilogue = &epilogue;
           gemm.run(tile);
           CHECK(c.values() == before);
-          tile.finish = nullptr;
+          tile.epilogue = nullptr;
           gemm.run(tile);
           reference(dtype).run({.sums = c.data(), .stride = n, .m = rows, .n = n},
-                               expected.finish(f));
+                               expected.epilogue(f));
           got.check(expected);
         }
       }
@@ -144,18 +142,18 @@ void check_jumps(const GemmKernel& gemm, const Finishing* f, bool accumulate) {
                   .c = c.data(),
                   .ldc = n,
                   .accumulate = accumulate};
-    TileFinish finish;
+    Epilogue epilogue;
     if (f) {
-      finish = got.finish(*f);
-      finish.jump = jump;
-      tile.finish = &finish;
+      epilogue = got.epilogue(*f);
+      epilogue.jump = jump;
+      tile.epilogue = &epilogue;
     }
     gemm.run(tile);
     tile.m = m / 2, tile.jump_a = tile.jump_c = 0;
     for (int64_t row : {int64_t{0}, m / 2 + gap}) {
       a_rows = a.at(row * k);
       tile.c = c_expected.at(row * n);
-      if (f) finish = expected.finish(*f, row);
+      if (f) epilogue = expected.epilogue(*f, row);
       gemm.run(tile);
     }
     CHECK(c.values() == c_expected.values());
@@ -165,7 +163,7 @@ void check_jumps(const GemmKernel& gemm, const Finishing* f, bool accumulate) {
 
 }  // namespace
 
-TEST_CASE("Tile kernels finish sums as the reference does") {
+TEST_CASE("Tile kernels complete sums as the reference does") {
   each_runnable(table<TileKernel>(), [](const TileKernel& kernel) {
     for (const Finishing& f : kFinishings) {
       for (int64_t m : {1, 2, 13}) {
@@ -175,8 +173,8 @@ TEST_CASE("Tile kernels finish sums as the reference does") {
           if (f.kind == Kind::activate) sums.set(0, std::numeric_limits<double>::quiet_NaN());
           const SumTile tile{.sums = sums.data(), .stride = n + 1, .m = m, .n = n};
           Operands got(kernel.dtype, m, n), expected(kernel.dtype, m, n);
-          kernel.run(tile, got.finish(f));
-          reference(kernel.dtype).run(tile, expected.finish(f));
+          kernel.run(tile, got.epilogue(f));
+          reference(kernel.dtype).run(tile, expected.epilogue(f));
           got.check(expected);
         }
       }
@@ -184,10 +182,10 @@ TEST_CASE("Tile kernels finish sums as the reference does") {
   });
 }
 
-TEST_CASE("Micro-kernels finish their sums as the reference does") {
+TEST_CASE("Micro-kernels complete their sums as the reference does") {
   int finishing = 0;
   each_runnable(table<GemmKernel>(), [&](const GemmKernel& gemm) {
-    if (!gemm.finishes) return;
+    if (!gemm.takes_epilogues) return;
     ++finishing;
     check_finishing(gemm, gemm.a);
     if (gemm.c != gemm.a) check_finishing(gemm, gemm.c);
@@ -195,9 +193,9 @@ TEST_CASE("Micro-kernels finish their sums as the reference does") {
   if (cpu_has(Isa::avx512)) CHECK(finishing > 0);
 }
 
-TEST_CASE("Micro-kernels that finish take tiles whose halves lie apart") {
+TEST_CASE("Micro-kernels with epilogues take tiles whose halves lie apart") {
   each_runnable(table<GemmKernel>(), [](const GemmKernel& gemm) {
-    if (!gemm.finishes) return;
+    if (!gemm.takes_epilogues) return;
     for (bool accumulate : {false, true}) {
       check_jumps(gemm, nullptr, accumulate);
       for (const Finishing& f : kFinishings) check_jumps(gemm, &f, accumulate);

@@ -1,4 +1,4 @@
-// What convolutions do besides (fusion.h), on every micro-kernel that this machine runs, against the
+// What convolutions do besides (epilogue.h), on every micro-kernel that this machine runs, against the
 // reference in f64.
 //
 // Data are small integers, scales multiples of a half: all products and sums are exact in f32, so that
@@ -28,7 +28,7 @@ struct Norm {
         shift(dtype, integers(channels, 6)) {
     for (int64_t i = 0; i < channels; ++i) scale.set(i, scale[i] / 2);
   }
-  operator SourceMap() {
+  operator ChannelMap() {
     return {.center = center.data(), .scale = scale.data(), .shift = shift.data()};
   }
 };
@@ -52,7 +52,7 @@ struct Fused {
 
 const void* pointer(Buffer& buffer, bool given) { return given ? buffer.data() : nullptr; }
 
-/// What of ForwardFusion or DgradFusion a case uses.
+/// What of a prologue and an epilogue a case uses.
 struct Parts {
   bool map = false, shift = false, residual = false, relu = false, sums = false;
 };
@@ -74,24 +74,20 @@ Fused run_fused(const ConvProblem& p, const ConvKernel& kernel, const GemmKernel
   Buffer packed(DType::u8, plan.packed_bytes());
   plan.pack(w.data(), packed.data());
   void* weight = plan.packed_bytes() > 0 ? packed.data() : w.data();
-  const auto sum = [&](Buffer& b) { return parts.sums ? static_cast<double*>(b.data()) : nullptr; };
+  using Kind = Epilogue::Kind;
+  Epilogue epilogue =
+      activate(pointer(after.shift, parts.shift), pointer(out, parts.residual), parts.relu);
+  if (parts.sums) {
+    epilogue.kind = forward ? Kind::moments : Kind::gradient;
+    epilogue.first = first.data(), epilogue.second = second.data();
+  }
   if (forward) {
-    conv_forward(plan, source.data(), weight, out.data(),
-                 {.source = parts.map ? before : SourceMap{},
-                  .shift = pointer(after.shift, parts.shift),
-                  .residual = pointer(out, parts.residual),
-                  .relu = parts.relu,
-                  .mean = sum(first),
-                  .m2 = sum(second)});
+    conv_forward(plan, source.data(), weight, out.data(), epilogue,
+                 parts.map ? ChannelMap(before) : ChannelMap{});
   } else {
-    conv_dgrad(plan, source.data(), weight, out.data(),
-               {.residual = pointer(out, parts.residual),
-                .x = pointer(x, parts.sums),
-                .center = pointer(after.center, parts.sums),
-                .scale = pointer(after.scale, parts.sums),
-                .shift = pointer(after.shift, parts.sums),
-                .sum_dz = sum(first),
-                .sum_dzx = sum(second)});
+    epilogue.x = pointer(x, parts.sums);
+    if (parts.sums) epilogue.map = after;
+    conv_dgrad(plan, source.data(), weight, out.data(), epilogue);
   }
   CHECK(out.guarded());
   if (!parts.sums) return {out.values(), {}, {}};
@@ -204,16 +200,15 @@ TEST_CASE("dgrad passes on just what forward's map left above 0") {
       };
       const ConvPlan forward{p, ConvPass::forward, &conv_kernel("brgemm"), way.gemm,
                              way.bf16_terms};
-      const SourceMap map{center.data(), scale.data(), shift.data()};
-      conv_forward(forward, x.data(), packed(forward).data(), y.data(), {.source = map});
+      const ChannelMap map{center.data(), scale.data(), shift.data()};
+      conv_forward(forward, x.data(), packed(forward).data(), y.data(), {}, map);
       const ConvPlan dgrad{p, ConvPass::dgrad, &conv_kernel("brgemm"), way.gemm, way.bf16_terms};
       conv_dgrad(dgrad, dy.data(), packed(dgrad).data(), dz.data(),
-                 {.x = x.data(),
-                  .center = map.center,
-                  .scale = map.scale,
-                  .shift = map.shift,
-                  .sum_dz = static_cast<double*>(sum_dz.data()),
-                  .sum_dzx = static_cast<double*>(sum_dzx.data())});
+                 {.kind = Epilogue::Kind::gradient,
+                  .map = map,
+                  .x = x.data(),
+                  .first = sum_dz.data(),
+                  .second = sum_dzx.data()});
       int64_t wrong = 0, passed = 0;
       for (int64_t i = 0; i < items; ++i) {
         wrong += dz[i] != (y[i] > 0);
