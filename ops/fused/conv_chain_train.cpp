@@ -35,12 +35,7 @@ struct Stage {
   double count() const { return static_cast<double>(problem.n * problem.oh * problem.ow); }
   /// Reads y as what batch norm and relu make of it.
   ChannelMap map() const { return {norm.center.raw(), norm.scale.raw(), norm.shift.raw()}; }
-  JoinSide side() const {
-    return {.v = y.raw(),
-            .center = norm.center.raw(),
-            .scale = norm.scale.raw(),
-            .shift = norm.shift.raw()};
-  }
+  JoinSide side() const { return {.v = y.raw(), .map = map()}; }
   JoinSide side(const ChannelGradients& g, const Tensor& dy) const {
     JoinSide s = side();
     s.a = g.a.raw(), s.b = g.b.raw(), s.c = g.c.raw(), s.dv = dy.defined() ? dy.out_raw() : nullptr;
@@ -84,6 +79,13 @@ void input_gradient(const Stage& stage, const Tensor& dy, const Tensor& dx,
   const ConvPlan plan = conv_plan(stage.problem, ConvPass::dgrad);
   conv_dgrad(plan, dy.raw(), PackedWeight(plan, stage.weight.get()).data(), dx.out_raw(), epilogue);
 }
+
+/// Where the inputs of the node, and their gradients, are: x, then those of each stage.
+constexpr size_t kX = 0;
+struct StagePlaces {
+  explicit StagePlaces(size_t stage) : weight(kX + 1 + 3 * stage) {}
+  size_t weight, bn_weight = weight + 1, bn_bias = bn_weight + 1;
+};
 
 /// What a chain keeps, and its passes beyond those of single stages.
 struct Trained {
@@ -130,8 +132,8 @@ struct Trained {
   ChannelGradients channel_gradients(size_t i, const double* dz, const double* dzy,
                                      Tensors& gradients) const {
     ChannelGradients g(stages[i].norm, stages[i].bn_weight.get(), dz, dzy, stages[i].count());
-    gradients[3 * i + 2] = g.weight;
-    gradients[3 * i + 3] = g.bias;
+    gradients[StagePlaces(i).bn_weight] = g.weight;
+    gradients[StagePlaces(i).bn_bias] = g.bias;
     return g;
   }
 
@@ -190,7 +192,7 @@ struct Trained {
 
   /// Of x, and of weight, bn_weight and bn_bias of each stage.
   Tensors backward(const Tensor& dout, Needs needs) {
-    Tensors gradients(1 + 3 * stages.size());
+    Tensors gradients(StagePlaces(stages.size()).weight);
     with_tasks([&](Tasks& beside) { pass_all_back(dout, needs, gradients, beside); });
     return gradients;
   }
@@ -202,18 +204,19 @@ struct Trained {
     const auto done_with = [&](auto&... saved) {
       if (!needs.again()) ((saved = {}), ...);
     };
+    const auto needs_weight = [&](size_t i) { return needs[StagePlaces(i).weight]; };
     const auto differentiate_weight = [&](size_t i, Tensor input, const Stage* before, Tensor dy) {
-      if (!needs[3 * i + 1]) return;
+      if (!needs_weight(i)) return;
       const Stage& stage = stages[i];
-      Tensor& place = gradients[3 * i + 1];
+      Tensor& place = gradients[StagePlaces(i).weight];
       beside.run([&stage, &place, shape = stage.weight.get().shape(), input, before, dy] {
         place = weight_gradient(stage, shape, input, before, dy);
       });
     };
     const bool projected = shortcut == Shortcut::projection;
     const bool wanted = shortcut == Shortcut::identity
-                            ? needs[0]
-                            : projected && (needs[0] || needs[3 * depth() + 1]);
+                            ? needs[kX]
+                            : projected && (needs[kX] || needs_weight(depth()));
     auto [dy, dshortcut] = part(dout, wanted, gradients);
     done_with(mask, stages[depth() - 1].y, stages.back().y);
     for (size_t i = depth() - 1; i > 0; --i) {
@@ -221,13 +224,13 @@ struct Trained {
       dy = pass_back(i, dy, gradients);
       done_with(stages[i - 1].y);
     }
-    if (needs[1] || (projected && needs[3 * depth() + 1])) {
+    if (needs_weight(0) || (projected && needs_weight(depth()))) {
       const Tensor input = x.get();
       differentiate_weight(0, input, nullptr, dy);
       if (projected) differentiate_weight(depth(), input, nullptr, dshortcut);
     }
     done_with(x);
-    if (!needs[0]) return;
+    if (!needs[kX]) return;
 
     // The projection, which mostly is 1×1 with stride 2, adds to the quarter of the pixels that it has read:
     // the other way round it would write zeros to three, for the branch to read (all dgrads of ResNet-50 in
@@ -237,7 +240,7 @@ struct Trained {
     const Tensor dx = add ? dshortcut : empty(input_shape(p), p.dtype, p.format);
     input_gradient(stages[0], dy, dx, activate(nullptr, add ? dx.raw() : nullptr));
     if (projected) input_gradient(projection(), dshortcut, dx, activate(nullptr, dx.raw()));
-    gradients[0] = dx;
+    gradients[kX] = dx;
   }
 };
 

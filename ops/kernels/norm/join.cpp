@@ -28,9 +28,8 @@ bool bypasses_caches(const JoinKernel& kernel, const BatchNormSize& size,
 /// What a block sees of a side.
 JoinSide part_of(const JoinSide& side, int64_t offset, int64_t parameters) {
   return {.v = at(side.v, offset),
-          .center = at(side.center, parameters),
-          .scale = at(side.scale, parameters),
-          .shift = at(side.shift, parameters),
+          .map = {at(side.map.center, parameters), at(side.map.scale, parameters),
+                  at(side.map.shift, parameters)},
           .a = at(side.a, parameters),
           .b = at(side.b, parameters),
           .c = at(side.c, parameters),
@@ -68,7 +67,7 @@ void join_reduce(const JoinKernel& kernel, const BatchNormSize& size, const Join
   };
   constexpr BlockLimits rows{.elements = 1 << 16, .columns = kJoinChannels};
   const ChannelLayout x = layout(kernel, size);
-  if (shortcut.center)
+  if (shortcut.map.center)
     reduce_blocks<3>(x, rows, {sum_dz, sum_branch, sum_shortcut}, reduce, AddSums{});
   else reduce_blocks<2>(x, rows, {sum_dz, sum_branch}, reduce, AddSums{});
 }

@@ -16,7 +16,7 @@ inline const JoinKernel& select_join_kernel(DType dtype) {
 
 void join_forward(const JoinKernel& kernel, const BatchNormSize& size, const JoinSide& branch,
                   const JoinSide& shortcut, void* out, MaskWord* mask);
-/// sum_shortcut, where shortcut.center is: Σdz·(shortcut.v - center); else it may be null.
+/// sum_shortcut, where shortcut.map.center is: Σdz·(shortcut.v - center); else it may be null.
 void join_reduce(const JoinKernel& kernel, const BatchNormSize& size, const JoinSide& branch,
                  const JoinSide& shortcut, const void* dout, const MaskWord* mask, double* sum_dz,
                  double* sum_branch, double* sum_shortcut);

@@ -2,6 +2,7 @@
 // last batch norm, the sum and the relu are one pass, and their gradient two. They see one nhwc block,
 // rows (pixels) by channels, as the batch_norm kernels do. Files compiled with ISA flags include this.
 #pragma once
+#include "quern/ops/kernels/epilogue.h"
 #include "quern/ops/kernels/norm/batch_norm_kernel.h"
 
 namespace quern::kernels {
@@ -9,10 +10,10 @@ namespace quern::kernels {
 /// One of the two that meet. `v` and `dv` are elements, the others [channels] in what is computed in;
 /// null where a pass has no use for it.
 struct JoinSide {
-  const void* v = nullptr;                                           // null: no such side
-  const void *center = nullptr, *scale = nullptr, *shift = nullptr;  // null: 0, 1 and 0
-  const void *a = nullptr, *b = nullptr, *c = nullptr;               // of dv; null: 1, 0 and 0
-  void* dv = nullptr;                                                // null: not asked for
+  const void* v = nullptr;                              // null: no such side
+  ChannelMap map = {};                                  // null: 0, 1 and 0
+  const void *a = nullptr, *b = nullptr, *c = nullptr;  // of dv; null: 1, 0 and 0
+  void* dv = nullptr;                                   // null: not asked for
 };
 
 /// Where a join's sum was above 0 or not a number, a bit an element: bit c % 16 of word c / 16 of a row's
@@ -23,7 +24,7 @@ inline int64_t mask_words(int64_t channels) { return (channels + 15) / 16; }  //
 /// What a block that is reduced has at most.
 inline constexpr int64_t kJoinChannels = 2048;
 
-/// A side has center, scale and shift or none of them; the branch always has them and, where dv is asked
+/// A side has a map or none; the branch always has them and, where dv is asked
 /// for, a, b and c.
 /// mask: [rows][mask_words(stride)]
 /// streams: out and what is not written in place of dout bypass the caches; their rows start at whole cache
@@ -36,7 +37,7 @@ struct JoinKernel {
   void (*forward)(const BatchNormBlock&, const JoinSide& branch, const JoinSide& shortcut,
                   void* out, MaskWord* mask, bool streams);
   // dz = dout where the mask says so, else 0.
-  /// sums[0] = Σdz, sums[1] = Σdz·(branch.v - center) and, if shortcut.center, sums[2] the same of
+  /// sums[0] = Σdz, sums[1] = Σdz·(branch.v - center) and, if shortcut.map.center, sums[2] the same of
   /// shortcut.v
   void (*reduce)(const BatchNormBlock&, const JoinSide& branch, const JoinSide& shortcut,
                  const void* dout, const MaskWord* mask, double* const* sums);

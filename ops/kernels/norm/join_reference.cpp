@@ -14,11 +14,11 @@ struct Reference {
     return p ? static_cast<const P*>(p)[c] : otherwise;
   }
   static P distance(const JoinSide& side, int64_t i, int64_t c) {
-    return element(side.v, i) - parameter(side.center, c, 0);
+    return element(side.v, i) - parameter(side.map.center, c, 0);
   }
   static P normalised(const JoinSide& side, int64_t i, int64_t c) {
     if (!side.v) return 0;
-    return distance(side, i, c) * parameter(side.scale, c, 1) + parameter(side.shift, c, 0);
+    return distance(side, i, c) * parameter(side.map.scale, c, 1) + parameter(side.map.shift, c, 0);
   }
   static P sum_of(const JoinSide& branch, const JoinSide& shortcut, int64_t i, int64_t c) {
     return normalised(branch, i, c) + normalised(shortcut, i, c);
@@ -32,7 +32,7 @@ struct Reference {
     return *word(mask, block, i, c) >> c % 16 & 1 ? element(dout, i) : 0;
   }
   static double deviation(const JoinSide& side, int64_t i, int64_t c) {
-    return static_cast<double>(element(side.v, i)) - parameter(side.center, c, 0);
+    return static_cast<double>(element(side.v, i)) - parameter(side.map.center, c, 0);
   }
   static void differentiate(const JoinSide& side, P dz, int64_t i, int64_t c) {
     if (!side.dv) return;
@@ -61,13 +61,13 @@ struct Reference {
 
   static void reduce(const BatchNormBlock& block, const JoinSide& branch, const JoinSide& shortcut,
                      const void* dout, const MaskWord* mask, double* const* sums) {
-    for (int k = 0; k < (shortcut.center ? 3 : 2); ++k)
+    for (int k = 0; k < (shortcut.map.center ? 3 : 2); ++k)
       for (int64_t c = 0; c < block.channels; ++c) sums[k][c] = 0;
     each(block, [&](int64_t i, int64_t c) {
       const double dz = masked(block, dout, mask, i, c);
       sums[0][c] += dz;
       sums[1][c] += dz * deviation(branch, i, c);
-      if (shortcut.center) sums[2][c] += dz * deviation(shortcut, i, c);
+      if (shortcut.map.center) sums[2][c] += dz * deviation(shortcut, i, c);
     });
   }
 

@@ -28,9 +28,9 @@ struct Join {
   template <class Part>
   static V value_of(const JoinSide& side, int64_t i, int64_t c, Part part) {
     const V v = elements(side.v, i, part);
-    if (!side.scale) return v;
-    return normalised(v, parameters(side.center, c, part), parameters(side.scale, c, part),
-                      parameters(side.shift, c, part));
+    if (!side.map.scale) return v;
+    return normalised(v, parameters(side.map.center, c, part), parameters(side.map.scale, c, part),
+                      parameters(side.map.shift, c, part));
   }
   template <class Part>
   static V sum_of(const JoinSide& branch, const JoinSide& shortcut, int64_t i, int64_t c,
@@ -59,7 +59,7 @@ struct Join {
   /// sum += dz·(v - center)
   template <class Part>
   static void add_deviation(const JoinSide& side, V dz, int64_t i, int64_t c, Part part, P* sum) {
-    const V d = elements(side.v, i, part) - parameters(side.center, c, part);
+    const V d = elements(side.v, i, part) - parameters(side.map.center, c, part);
     store(sum, fused(dz, d, load(sum)));
   }
   template <class Part>
@@ -67,7 +67,7 @@ struct Join {
                             bool streams) {
     if (!side.dv) return;
     if (side.a) {
-      const V bv = normalised(elements(side.v, i, part), parameters(side.center, c, part),
+      const V bv = normalised(elements(side.v, i, part), parameters(side.map.center, c, part),
                               parameters(side.b, c, part), parameters(side.c, c, part));
       dz = fused(parameters(side.a, c, part), dz, bv);
     }
@@ -103,9 +103,9 @@ struct Join {
         const V dz = masked(branch, shortcut, dout, row_of(mask, block, r), i, c, part);
         store(all[0] + c, load(all[0] + c) + dz);
         add_deviation(branch, dz, i, c, part, all[1] + c);
-        if (shortcut.center) add_deviation(shortcut, dz, i, c, part, all[2] + c);
+        if (shortcut.map.center) add_deviation(shortcut, dz, i, c, part, all[2] + c);
       });
-    for (int k = 0; k < (shortcut.center ? 3 : 2); ++k)
+    for (int k = 0; k < (shortcut.map.center ? 3 : 2); ++k)
       for (int64_t c = 0; c < block.channels; ++c) sums[k][c] = all[k][c];
   }
 
