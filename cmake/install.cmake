@@ -1,7 +1,7 @@
 include(CMakePackageConfigHelpers)
 foreach(layer tensor autograd ops nn optim)
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/${layer} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/quern
-    FILES_MATCHING PATTERN "*.h" PATTERN "*.inc")
+    FILES_MATCHING PATTERN "*.h" PATTERN "detail" EXCLUDE PATTERN "kernels" EXCLUDE)
 endforeach()
 install(TARGETS quern EXPORT quern-targets)
 install(EXPORT quern-targets NAMESPACE quern:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/quern)

@@ -1,7 +1,7 @@
 // Conv2d: torch.nn.Conv2d.
 #pragma once
 #include "quern/nn/module.h"
-#include "quern/ops/pair.h"
+#include "quern/tensor/pair.h"
 
 namespace quern::nn {
 

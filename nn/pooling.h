@@ -3,7 +3,7 @@
 #include <optional>
 
 #include "quern/nn/module.h"
-#include "quern/ops/pair.h"
+#include "quern/tensor/pair.h"
 
 namespace quern::nn {
 

@@ -1,7 +1,7 @@
 #include "quern/ops/activation.h"
 
 #include "quern/autograd/node.h"
-#include "quern/ops/elementwise.h"
+#include "quern/ops/detail/elementwise.h"
 
 namespace quern {
 namespace {

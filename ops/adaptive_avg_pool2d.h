@@ -1,6 +1,6 @@
 // adaptive_avg_pool2d: means over windows chosen to give the wanted output size.
 #pragma once
-#include "quern/ops/pair.h"
+#include "quern/tensor/pair.h"
 #include "quern/tensor/tensor.h"
 
 namespace quern {

@@ -1,7 +1,7 @@
 #include "quern/ops/avg_pool2d.h"
 
 #include "quern/autograd/node.h"
-#include "quern/ops/pool_problem.h"
+#include "quern/ops/detail/pool_problem.h"
 
 namespace quern {
 

@@ -2,7 +2,7 @@
 #pragma once
 #include <optional>
 
-#include "quern/ops/pair.h"
+#include "quern/tensor/pair.h"
 #include "quern/tensor/tensor.h"
 
 namespace quern {

@@ -1,7 +1,7 @@
 #include "quern/ops/batch_norm.h"
 
 #include "quern/autograd/node.h"
-#include "quern/ops/channel_norm.h"
+#include "quern/ops/detail/channel_norm.h"
 #include "quern/ops/kernels/norm/batch_norm.h"
 #include "quern/tensor/raw.h"
 #include "quern/tensor/verbose.h"

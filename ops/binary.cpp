@@ -1,8 +1,9 @@
 #include "quern/ops/binary.h"
+#include "quern/ops/detail/sum.h"
 
 #include "quern/autograd/node.h"
 #include "quern/ops/autocast.h"
-#include "quern/ops/elementwise.h"
+#include "quern/ops/detail/elementwise.h"
 #include "quern/ops/sum.h"
 
 namespace quern {

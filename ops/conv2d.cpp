@@ -1,19 +1,19 @@
 #include "quern/ops/conv2d.h"
+#include "quern/ops/detail/matrix.h"
 
 #include "quern/autograd/node.h"
 #include "quern/ops/autocast.h"
-#include "quern/ops/conv_problem.h"
+#include "quern/ops/detail/conv_problem.h"
 #include "quern/tensor/raw.h"
 
 namespace quern {
 namespace {
 
+using detail::sum_dtype;
 using kernels::ConvPass;
 using kernels::ConvPlan;
 using kernels::ConvProblem;
 constexpr std::string_view kOp = "conv2d";
-
-DType sum_dtype(DType dtype) { return dtype == DType::f64 ? DType::f64 : DType::f32; }
 
 }  // namespace
 

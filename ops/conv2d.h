@@ -1,6 +1,6 @@
 // conv2d: cross-correlation of images with a bank of filters.
 #pragma once
-#include "quern/ops/pair.h"
+#include "quern/tensor/pair.h"
 #include "quern/tensor/tensor.h"
 
 namespace quern {

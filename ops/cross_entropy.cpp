@@ -1,6 +1,6 @@
 #include "quern/autograd/node.h"
 #include "quern/ops/autocast.h"
-#include "quern/ops/class_targets.h"
+#include "quern/ops/detail/class_targets.h"
 #include "quern/ops/kernels/reduce/row.h"
 #include "quern/tensor/raw.h"
 #include "quern/tensor/verbose.h"
@@ -8,6 +8,7 @@
 namespace quern {
 namespace {
 
+using namespace detail;
 using namespace kernels;
 
 /// The loss of one row x[n] of which log_sum_exp said `shift` and `log_sum`:

@@ -1,4 +1,5 @@
 #include "quern/ops/expand.h"
+#include "quern/ops/detail/sum.h"
 
 #include "quern/autograd/node.h"
 #include "quern/ops/sum.h"

@@ -4,9 +4,9 @@
 #include <atomic>
 #include <cstdlib>
 
+#include "quern/ops/detail/matrix.h"
 #include "quern/ops/kernels/gemm/micro_kernel.h"
 #include "quern/ops/kernels/pack/bf16_terms.h"
-#include "quern/ops/matrix.h"
 #include "quern/tensor/check.h"
 
 namespace quern {
@@ -59,7 +59,7 @@ void set_float32_matmul_precision(std::string_view precision) {
 
 std::string_view get_float32_matmul_precision() { return kNames[static_cast<size_t>(terms())]; }
 
-Multiplier select_multiplier(DType dtype) {
+detail::Multiplier detail::select_multiplier(DType dtype) {
   if (const int wanted = terms(); dtype == DType::f32 && wanted != 0) {
     const kernels::GemmKernel& bf16 = kernels::select_gemm_kernel(DType::bf16);
     const double speed = bf16_speed(bf16), products = kernels::term_products(wanted);
@@ -68,6 +68,6 @@ Multiplier select_multiplier(DType dtype) {
   return {kernels::select_gemm_kernel(dtype), 0, 1};
 }
 
-void assume_bf16_speed(int times) { assumed_speed.store(times); }
+void detail::assume_bf16_speed(int times) { assumed_speed.store(times); }
 
 }  // namespace quern

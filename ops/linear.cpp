@@ -2,14 +2,15 @@
 
 #include "quern/autograd/node.h"
 #include "quern/ops/autocast.h"
+#include "quern/ops/detail/matrix.h"
+#include "quern/ops/detail/packed_copy.h"
 #include "quern/ops/kernels/reduce/row.h"
-#include "quern/ops/matrix.h"
-#include "quern/ops/pack_cache.h"
 #include "quern/tensor/raw.h"
 
 namespace quern {
 namespace {
 
+using namespace detail;
 constexpr std::string_view kOp = "linear";
 using kernels::GemmOperand, kernels::GemmProblem;
 

@@ -4,12 +4,13 @@
 
 #include "quern/autograd/node.h"
 #include "quern/ops/autocast.h"
-#include "quern/ops/matrix.h"
+#include "quern/ops/detail/matrix.h"
 #include "quern/tensor/raw.h"
 
 namespace quern {
 namespace {
 
+using namespace detail;
 constexpr std::string_view kOp = "matmul";
 using kernels::GemmKernel, kernels::GemmProblem;
 

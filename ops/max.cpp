@@ -3,14 +3,15 @@
 #include <algorithm>
 
 #include "quern/autograd/node.h"
+#include "quern/ops/detail/rows.h"
 #include "quern/ops/kernels/reduce/row.h"
-#include "quern/ops/rows.h"
 #include "quern/tensor/raw.h"
 #include "quern/tensor/verbose.h"
 
 namespace quern {
 namespace {
 
+using namespace detail;
 using namespace kernels;
 
 /// Values and indices with the dimension kept, in x's format. Floating rows go to the kernels,

@@ -1,6 +1,7 @@
 #include "quern/autograd/node.h"
 #include "quern/ops/autocast.h"
-#include "quern/ops/elementwise.h"
+#include "quern/ops/detail/elementwise.h"
+#include "quern/ops/detail/sum.h"
 #include "quern/ops/loss.h"
 #include "quern/ops/sum.h"
 #include "quern/tensor/raw.h"

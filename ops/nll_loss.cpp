@@ -1,9 +1,11 @@
 #include "quern/autograd/node.h"
 #include "quern/ops/autocast.h"
-#include "quern/ops/class_targets.h"
+#include "quern/ops/detail/class_targets.h"
 #include "quern/tensor/raw.h"
 
 namespace quern {
+
+using namespace detail;
 
 Tensor nll_loss(const Tensor& input, const Tensor& target, const Tensor& weight,
                 int64_t ignore_index, Reduction reduction) {

@@ -10,6 +10,7 @@
 #include <unordered_map>
 
 #include "quern/autograd/grad_mode.h"
+#include "quern/ops/detail/packed_copy.h"
 #include "quern/tensor/fork.h"
 
 namespace quern {
@@ -36,7 +37,7 @@ struct Source {
 /// takes the place of an older one.
 struct Key {
   Source weight;
-  std::array<Source, kMaxPackedWith> with;
+  std::array<Source, detail::kMaxPackedWith> with;
   const kernels::GemmKernel* kernel;
   std::string_view layout;
   Dims parameters;
@@ -172,10 +173,11 @@ Cache& cache() {
 
 }  // namespace
 
-std::shared_ptr<const Storage> packed_copy(const Tensor& weight, std::string_view layout,
-                                           const kernels::GemmKernel& kernel, int64_t bytes,
-                                           FunctionRef<void(void*)> pack, const Dims& parameters,
-                                           std::span<const Tensor> with) {
+std::shared_ptr<const Storage> detail::packed_copy(const Tensor& weight, std::string_view layout,
+                                                   const kernels::GemmKernel& kernel, int64_t bytes,
+                                                   FunctionRef<void(void*)> pack,
+                                                   const Dims& parameters,
+                                                   std::span<const Tensor> with) {
   Key key{Source(weight), {}, &kernel, layout, parameters};
   uint64_t version = weight.version();
   bool exposed = weight.exposed();  // may change unseen

@@ -2,14 +2,15 @@
 
 #include "quern/autograd/node.h"
 #include "quern/ops/autocast.h"
+#include "quern/ops/detail/rows.h"
 #include "quern/ops/kernels/reduce/row.h"
-#include "quern/ops/rows.h"
 #include "quern/tensor/raw.h"
 #include "quern/tensor/verbose.h"
 
 namespace quern {
 namespace {
 
+using namespace detail;
 using namespace kernels;
 
 /// y = f(x), or dx = f(x = y, dy), on the rows along a dimension; x is dense.

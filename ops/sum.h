@@ -15,11 +15,4 @@ Tensor sum(const Tensor& x, const Dims& dims, bool keepdim = false);
 Tensor mean(const Tensor& x);
 Tensor mean(const Tensor& x, const Dims& dims, bool keepdim = false);
 
-namespace raw {
-Tensor sum(std::string_view op, const Tensor& x, const Dims& dims, bool keepdim);
-/// t summed over the dimensions along which `shape` was broadcast to t's: the gradient of an
-/// operand.
-Tensor sum_to(const Tensor& t, const Shape& shape);
-}  // namespace raw
-
 }  // namespace quern

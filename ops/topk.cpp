@@ -4,11 +4,13 @@
 #include <numeric>
 
 #include "quern/autograd/node.h"
-#include "quern/ops/rows.h"
+#include "quern/ops/detail/rows.h"
 #include "quern/tensor/raw.h"
 
 namespace quern {
 namespace {
+
+using namespace detail;
 
 /// a before b among the largest: NaN first, as in PyTorch.
 template <class T>

@@ -4,7 +4,7 @@
 
 #include "quern/autograd/node.h"
 #include "quern/ops/autocast.h"
-#include "quern/ops/elementwise.h"
+#include "quern/ops/detail/elementwise.h"
 #include "quern/tensor/raw.h"
 
 namespace quern {

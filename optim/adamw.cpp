@@ -3,8 +3,8 @@
 #include <cmath>
 
 #include "quern/ops/kernels/optim/update.h"
-#include "quern/optim/check_options.h"
-#include "quern/optim/update_pass.h"
+#include "quern/optim/detail/check_options.h"
+#include "quern/optim/detail/update_pass.h"
 
 namespace quern::optim {
 

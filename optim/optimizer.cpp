@@ -3,7 +3,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "quern/optim/update_pass.h"
+#include "quern/optim/detail/update_pass.h"
 #include "quern/tensor/raw.h"
 
 namespace quern::optim {

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <numbers>
 
-#include "quern/optim/check_options.h"
+#include "quern/optim/detail/check_options.h"
 
 namespace quern::optim {
 

@@ -1,8 +1,8 @@
 #include "quern/optim/sgd.h"
 
 #include "quern/ops/kernels/optim/update.h"
-#include "quern/optim/check_options.h"
-#include "quern/optim/update_pass.h"
+#include "quern/optim/detail/check_options.h"
+#include "quern/optim/detail/update_pass.h"
 
 namespace quern::optim {
 

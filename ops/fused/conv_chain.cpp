@@ -8,7 +8,7 @@
 #include "quern/ops/batch_norm.h"
 #include "quern/ops/binary.h"
 #include "quern/ops/conv2d.h"
-#include "quern/ops/fused/conv_stage.h"
+#include "quern/ops/detail/conv_stage.h"
 
 namespace quern {
 namespace {

@@ -6,7 +6,7 @@
 #pragma once
 #include <span>
 
-#include "quern/ops/pair.h"
+#include "quern/tensor/pair.h"
 #include "quern/tensor/tensor.h"
 
 namespace quern {
@@ -34,16 +34,5 @@ struct ConvChain {
 /// happens to the running statistics; it rounds bf16 less often. Computed in channels_last.
 /// Errors: as those of conv2d and batch_norm; a shortcut of another shape than the branch.
 Tensor conv_chain(const Tensor& x, const ConvChain& chain, bool training);
-
-namespace detail {
-// The ways of conv_chain; their arguments have been checked.
-
-/// One autograd node; `recorded`: there will be one, some gradient is wanted.
-Tensor conv_chain_train(const Tensor& x, const ConvChain& chain, bool recorded);
-/// By the running statistics, which become the epilogues of the convolutions. Records nothing.
-Tensor conv_chain_eval(const Tensor& x, const ConvChain& chain);
-/// op by op
-Tensor conv_chain_composed(const Tensor& x, const ConvChain& chain, bool training);
-}  // namespace detail
 
 }  // namespace quern

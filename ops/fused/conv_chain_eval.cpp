@@ -4,9 +4,9 @@
 #include <cstring>
 #include <utility>
 
-#include "quern/ops/fused/conv_stage.h"
+#include "quern/ops/detail/conv_stage.h"
+#include "quern/ops/detail/packed_copy.h"
 #include "quern/ops/kernels/work.h"
-#include "quern/ops/pack_cache.h"
 #include "quern/tensor/raw.h"
 
 namespace quern {

@@ -6,7 +6,7 @@
 #include "quern/autograd/grad_mode.h"
 #include "quern/autograd/node.h"
 #include "quern/ops/convert.h"
-#include "quern/ops/fused/conv_stage.h"
+#include "quern/ops/detail/conv_stage.h"
 #include "quern/ops/kernels/norm/batch_norm.h"
 #include "quern/ops/kernels/norm/join.h"
 #include "quern/tensor/raw.h"

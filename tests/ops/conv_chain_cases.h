@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "gradcheck_helper.h"
+#include "quern/ops/detail/conv_stage.h"
 #include "quern/ops/fused/conv_chain.h"
 
 namespace quern::test {

@@ -5,6 +5,7 @@
 #include "precision_scope.h"
 #include "quern/autograd/grad_mode.h"
 #include "quern/ops/autocast.h"
+#include "quern/ops/detail/conv_stage.h"
 #include "quern/ops/fused/conv_chain.h"
 #include "quern/tensor/parallel.h"
 #include "tensor/threads.h"

@@ -8,7 +8,7 @@
 #include "quern/ops/activation.h"
 #include "quern/ops/autocast.h"
 #include "quern/ops/binary.h"
-#include "quern/ops/elementwise.h"
+#include "quern/ops/detail/elementwise.h"
 #include "quern/ops/sum.h"
 #include "quern/ops/unary.h"
 #include "quern/tensor/parallel.h"

@@ -12,7 +12,7 @@
 #include "quern/autograd/node.h"
 #include "quern/ops/autocast.h"
 #include "quern/ops/conv2d.h"
-#include "quern/ops/conv_problem.h"
+#include "quern/ops/detail/conv_problem.h"
 #include "quern/ops/linear.h"
 #include "quern/ops/matmul.h"
 #include "tensor/run_self.h"

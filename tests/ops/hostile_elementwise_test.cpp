@@ -2,7 +2,8 @@
 #include <doctest/doctest.h>
 
 #include "ops/hostile.h"
-#include "quern/ops/elementwise.h"
+#include "quern/ops/binary.h"
+#include "quern/ops/detail/elementwise.h"
 
 namespace quern::test {
 namespace {

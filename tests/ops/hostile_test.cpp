@@ -7,7 +7,7 @@
 #include "ops/hostile.h"
 #include "ops/op_cases.h"
 #include "quern/autograd/node.h"
-#include "quern/ops/elementwise.h"
+#include "quern/ops/detail/elementwise.h"
 
 namespace quern::test {
 namespace {

@@ -1,4 +1,5 @@
 #include "quern/ops/pack_cache.h"
+#include "quern/ops/detail/packed_copy.h"
 
 #include <doctest/doctest.h>
 #include <fmt/core.h>
@@ -28,7 +29,7 @@ struct Asked {
 Asked ask(const Tensor& weight, int mark, std::string_view layout = "test",
           const Dims& parameters = {}, std::span<const Tensor> with = {}) {
   bool made = false;
-  const auto copy = packed_copy(
+  const auto copy = detail::packed_copy(
       weight, layout, *kernels::table<kernels::GemmKernel>()[0], kBytes,
       [&](void* to) {
         *static_cast<char*>(to) = static_cast<char>(mark);

@@ -2,8 +2,8 @@
 #pragma once
 #include <string_view>
 
+#include "quern/ops/detail/matrix.h"
 #include "quern/ops/float32_matmul_precision.h"
-#include "quern/ops/matrix.h"
 
 namespace quern::test {
 
@@ -13,11 +13,11 @@ class Precision {
   explicit Precision(std::string_view precision, int bf16_speed = 4)
       : before_(get_float32_matmul_precision()) {
     set_float32_matmul_precision(precision);
-    assume_bf16_speed(bf16_speed);
+    detail::assume_bf16_speed(bf16_speed);
   }
   ~Precision() {
     set_float32_matmul_precision(before_);
-    assume_bf16_speed(0);
+    detail::assume_bf16_speed(0);
   }
 
  private:

@@ -5,6 +5,7 @@
 
 #include "gradcheck_helper.h"
 #include "quern/ops/autocast.h"
+#include "quern/ops/detail/sum.h"
 #include "quern/ops/max.h"
 #include "quern/ops/softmax.h"
 #include "quern/ops/sum.h"

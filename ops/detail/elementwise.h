@@ -22,8 +22,4 @@ Tensor binary(std::string_view op, kernels::Binary f, const Tensor& a, const Ten
 Tensor binary(std::string_view op, kernels::Binary f, const Tensor& a, double b);
 Tensor binary(std::string_view op, kernels::Binary f, double a, const Tensor& b);
 
-/// dst += alpha·src, which broadcasts to dst, is converted to its dtype, and may be a part of it. Errors: shapes;
-/// elements of dst that share memory.
-void add_(const Tensor& dst, const Tensor& src, double alpha = 1);
-
 }  // namespace quern::raw

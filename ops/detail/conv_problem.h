@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "quern/ops/kernels/conv/conv.h"
-#include "quern/ops/pair.h"
+#include "quern/tensor/pair.h"
 #include "quern/tensor/tensor.h"
 
 namespace quern::detail {

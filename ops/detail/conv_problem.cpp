@@ -1,8 +1,8 @@
-#include "quern/ops/conv_problem.h"
+#include "quern/ops/detail/conv_problem.h"
 
 #include "quern/ops/autocast.h"
-#include "quern/ops/matrix.h"
-#include "quern/ops/pack_cache.h"
+#include "quern/ops/detail/matrix.h"
+#include "quern/ops/detail/packed_copy.h"
 #include "quern/tensor/raw.h"
 
 namespace quern::detail {

@@ -1,4 +1,4 @@
-#include "quern/ops/channel_norm.h"
+#include "quern/ops/detail/channel_norm.h"
 
 #include <cmath>
 

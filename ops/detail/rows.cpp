@@ -1,10 +1,10 @@
-#include "quern/ops/rows.h"
+#include "quern/ops/detail/rows.h"
 
 #include <algorithm>
 
 #include "quern/tensor/raw.h"
 
-namespace quern {
+namespace quern::detail {
 namespace {
 
 constexpr int64_t kColumns = 16;     // rows gathered together: a cache line of f32 at each step
@@ -103,4 +103,4 @@ Tensor scatter_along(const Shape& shape, MemoryFormat format, int dim, const Ten
   return dx;
 }
 
-}  // namespace quern
+}  // namespace quern::detail

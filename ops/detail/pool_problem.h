@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "quern/ops/kernels/pool/pool.h"
-#include "quern/ops/pair.h"
+#include "quern/tensor/pair.h"
 #include "quern/tensor/tensor.h"
 #include "quern/tensor/verbose.h"
 

@@ -1,4 +1,4 @@
-#include "quern/ops/pool_problem.h"
+#include "quern/ops/detail/pool_problem.h"
 
 #include "quern/ops/kernels/pool/pool.h"
 #include "quern/tensor/raw.h"

@@ -5,7 +5,7 @@
 #include "quern/tensor/parallel.h"
 #include "quern/tensor/tensor.h"
 
-namespace quern {
+namespace quern::detail {
 
 /// The elements of a dense tensor as they lie in memory, [outer][n][inner], n along the dimension.
 /// Row o·inner + i holds the elements (o, 0, i) ... (o, n-1, i).
@@ -34,4 +34,4 @@ void for_each_row(const Along& shape, int64_t itemsize, const void* x, const voi
 Tensor scatter_along(const Shape& shape, MemoryFormat format, int dim, const Tensor& dy,
                      const Tensor& indices);
 
-}  // namespace quern
+}  // namespace quern::detail

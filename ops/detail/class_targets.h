@@ -1,10 +1,10 @@
 // What the losses of classes share: their checks, and the rows of an input with the target and the
 // weight of each.
 #pragma once
+#include "quern/ops/detail/rows.h"
 #include "quern/ops/loss.h"
-#include "quern/ops/rows.h"
 
-namespace quern {
+namespace quern::detail {
 
 /// The arguments of nll_loss and cross_entropy once checked. Row r of `along` (over dimension 1)
 /// has the r-th target in logical order, whatever the format.
@@ -41,4 +41,4 @@ class ClassTargets {
   int64_t ignore_index_;
 };
 
-}  // namespace quern
+}  // namespace quern::detail

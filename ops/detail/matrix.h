@@ -7,7 +7,7 @@
 #include "quern/tensor/tensor.h"
 #include "quern/tensor/verbose.h"
 
-namespace quern {
+namespace quern::detail {
 
 /// What multiplies tensors of a dtype under the precision asked for (float32_matmul_precision.h):
 /// f32 by a kernel of its own, or of bf16 with bf16_terms as in GemmProblem, then so many times as fast.
@@ -41,4 +41,4 @@ inline void report(VerboseOp& line, const kernels::GemmKernel& kernel,
 /// The dtype that products of `dtype` are summed in, and gradients of weights kept in.
 inline DType sum_dtype(DType dtype) { return dtype == DType::f64 ? DType::f64 : DType::f32; }
 
-}  // namespace quern
+}  // namespace quern::detail

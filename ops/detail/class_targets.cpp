@@ -1,10 +1,10 @@
-#include "quern/ops/class_targets.h"
+#include "quern/ops/detail/class_targets.h"
 
 #include <algorithm>
 
 #include "quern/tensor/raw.h"
 
-namespace quern {
+namespace quern::detail {
 namespace {
 
 void check_arguments(std::string_view op, const Tensor& input, const Tensor& target,
@@ -26,7 +26,7 @@ ClassTargets::ClassTargets(std::string_view op, const Tensor& input, const Tenso
                            const Tensor& weight, int64_t ignore_index)
     : ignore_index_(ignore_index) {
   check_arguments(op, input, target, weight);
-  along_ = quern::along(raw::contiguous(input, input.format()), 1);
+  along_ = detail::along(raw::contiguous(input, input.format()), 1);
   target_shape_ = target.shape();
   target_ = raw::reshape(raw::clone(raw::contiguous(target)), {target.numel()});
   if (weight.defined()) weight_ = raw::clone(raw::contiguous(raw::to(weight, DType::f64)));
@@ -72,4 +72,4 @@ Tensor ClassTargets::spread(const Tensor& dy, Reduction reduction) const {
   return gradients;
 }
 
-}  // namespace quern
+}  // namespace quern::detail

@@ -1,4 +1,5 @@
-#include "quern/ops/elementwise.h"
+#include "quern/ops/detail/elementwise.h"
+#include "quern/ops/binary.h"
 
 #include <algorithm>
 #include <utility>
