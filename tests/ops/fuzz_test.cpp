@@ -8,6 +8,7 @@
 // is the op on ones. The same holds for their gradients.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <random>
@@ -91,6 +92,30 @@ void check_linear(const Op& op, const Op& definition, const Tensors& inputs, uin
     }
     CHECK_EQ(wrong, 0);
   }
+}
+
+/// x summed over `dims`, slice by slice.
+Tensor added_up(Tensor x, const Dims& dims) {
+  Shape left;
+  for (int d = 0; d < x.dim(); ++d) {
+    if (std::find(dims.begin(), dims.end(), d) == dims.end()) {
+      left.push_back(x.size(d));
+      continue;
+    }
+    Tensor total = slice(x, d, 0, 1);
+    for (int64_t i = 1; i < x.size(d); ++i) total = add(total, slice(x, d, i, i + 1));
+    x = total;
+  }
+  return reshape(x, left);
+}
+
+/// The means of `out` windows along dimension d, window o from floor(o·n/out) to ceil((o+1)·n/out).
+Tensor adapted(const Tensor& x, int d, int64_t out) {
+  const int64_t n = x.size(d);
+  Tensors windows;
+  for (int64_t o = 0; o < out; ++o)
+    windows.push_back(mean(slice(x, d, o * n / out, ((o + 1) * n + out - 1) / out), {d}, true));
+  return cat(windows, d);
 }
 
 struct Window {
@@ -193,7 +218,10 @@ TEST_CASE("pools in random shapes") {
           [&](const Tensors& t) { return mean(stack(plain.taps(t[0])), {0}); }, {x}, i + 2, 26);
       // Windows overlap by at most one pixel, in which case x is smaller than y.
       const Op adaptive = [&](const Tensors& t) { return adaptive_avg_pool2d(t[0], out); };
-      check_linear(adaptive, adaptive, {x}, i + 3,
+      const Op adaptive_definition = [&](const Tensors& t) {
+        return adapted(adapted(t[0], 2, out.h), 3, out.w);
+      };
+      check_linear(adaptive, adaptive_definition, {x}, i + 3,
                    (size.h / out.h + 2) * (size.w / out.w + 2) +
                        (out.h / size.h + 2) * (out.w / size.w + 2));
     }
@@ -223,8 +251,11 @@ TEST_CASE("matmul, linear, sum and mean in random shapes") {
       const Dims dims = dice(0, 1) == 0 ? Dims{0, 2} : Dims{1};
       const Op add_up = [&](const Tensors& t) { return sum(t[0], dims); };
       const Op average = [&](const Tensors& t) { return mean(t[0], dims); };
-      check_linear(add_up, add_up, {x}, i + 6);
-      check_linear(average, average, {x}, i + 7, std::max(b * k, m));
+      const Op added = [&](const Tensors& t) { return added_up(t[0], dims); };
+      const double count = static_cast<double>(dims.size() == 2 ? b * k : m);
+      const Op averaged = [&](const Tensors& t) { return div(added_up(t[0], dims), count); };
+      check_linear(add_up, added, {x}, i + 6);
+      check_linear(average, averaged, {x}, i + 7, std::max(b * k, m));
     }
   }
 }

@@ -156,9 +156,9 @@ struct Planes {
 };
 
 constexpr PoolKernel kRecords[] = {
-    Planes<float, float>::record("pool_f32_nchw_portable", DType::f32),
-    Planes<bfloat16, float>::record("pool_bf16_nchw_portable", DType::bf16),
-    Planes<double, double>::record("pool_f64_nchw_portable", DType::f64),
+    Planes<float, float>::record(QUERN_NAMED("pool_f32_nchw"), DType::f32),
+    Planes<bfloat16, float>::record(QUERN_NAMED("pool_bf16_nchw"), DType::bf16),
+    Planes<double, double>::record(QUERN_NAMED("pool_f64_nchw"), DType::f64),
 };
 
 }  // namespace
