@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-OBJECTS = ROOT / "build/aarch64/CMakeFiles/quern_kernels.dir/ops/kernels/gemm/tiles"
+objects = None  # the folder of the compiled tiles
 README = ROOT / "bench/README.md"
 BEGIN, END = "<!-- arm_model: begin -->", "<!-- arm_model: end -->"
 
@@ -43,7 +43,7 @@ MACS = {"fmla": 4, "bfmmla": 16}
 def functions(file):
     """The functions of an object: name, and lines of (address, instruction)."""
     text = subprocess.run(
-        ["aarch64-linux-gnu-objdump", "-d", "-C", "--no-show-raw-insn", OBJECTS / f"{file}.cpp.o"],
+        ["aarch64-linux-gnu-objdump", "-d", "-C", "--no-show-raw-insn", objects / f"{file}.cpp.o"],
         check=True, capture_output=True, text=True).stdout
     for block in re.split(r"\n\n", text):
         head = re.match(r"[0-9a-f]+ <(.*)>:\n", block)
@@ -134,7 +134,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--update-readme", action="store_true", help="write the table into bench/README.md")
     parser.add_argument("--show", metavar="TILE", choices=TILES, help="print the loop of one tile")
+    parser.add_argument("--build", type=Path, default=ROOT / "build/aarch64", help="where the tiles were built")
     arguments = parser.parse_args()
+    global objects
+    objects = arguments.build / "CMakeFiles/quern_kernels.dir/ops/kernels/gemm/tiles"
     if arguments.show:
         print("\n".join(hottest_loop(*TILES[arguments.show])))
         return

@@ -4,7 +4,7 @@
 
 function(quern_strict target)
   target_compile_options(${target} PRIVATE -Wall -Wextra -Wconversion -Wno-sign-conversion
-    -fno-math-errno -fno-trapping-math)
+    -fno-math-errno -fno-trapping-math $<$<BOOL:${QUERN_WERROR}>:-Werror>)
   if(QUERN_SANITIZE)
     target_compile_options(${target} PRIVATE -fsanitize=${QUERN_SANITIZE} -fno-sanitize-recover=all
       -fno-omit-frame-pointer)
