@@ -64,8 +64,13 @@ OuterWgrad<T, Operand>::OuterWgrad(const ConvPlan& plan, const T* x, const T* dy
   // (512→2048 channels at 7×7: 0.85 of the time in bf16, 0.91 in f32; 256→1024 at 14×14: 1.02 and 1.05).
   const bool many_pixels = p_.n * p_.oh * p_.ow > icg_ + ocg_;
   x_is_a_ = folded_ || (linear_ && icg_ < ocg_ && many_pixels);
-  a_rows_ = folded_ ? icg_ * p_.kw : x_is_a_ ? icg_ : ocg_;
-  b_columns_ = x_is_a_ ? ocg_ : icg_;
+  cells_ = {.groups = p_.groups,
+            .rows = folded_   ? icg_ * p_.kw
+                    : x_is_a_ ? icg_
+                              : ocg_,
+            .columns = x_is_a_ ? ocg_ : icg_,
+            .row_unit = 1,
+            .column_unit = gemm_.nr};
   width_ = round_up(p_.ow, gemm_.kr);
   const auto readable = [&](int64_t channels, int64_t pixel) {
     return !kRounds && channels % gemm_.nr == 0 && !collides(pixel);
@@ -79,108 +84,55 @@ OuterWgrad<T, Operand>::OuterWgrad(const ConvPlan& plan, const T* x, const T* dy
   choose_blocks();
 }
 
-/// Cells are the ranges of pixels, of rows and of columns that cost the least: every range of columns
-/// packs A again, every range of rows reads or copies B again, partial sums are written and read. The
-/// sums of a cell should stay in L2 from one of its blocks to the next; half of it, if their cells
-/// have many. (A pass of its own that packs A and copies B once for all cells took 1.03 to 1.08 times as
-/// long: it waits for memory, while a cell's blocks have been fetched by the tiles before.)
+/// The sums of a cell should stay in L2 from one of its blocks to the next. (A pass of its own that packs A and
+/// copies B once for all cells took 1.03 to 1.08 times as long: it waits for memory, while a cell's blocks have been
+/// fetched by the tiles before.)
 template <class T, class Operand>
 void OuterWgrad<T, Operand>::choose_split() {
-  const int64_t wanted = std::min(wanted_cells(multiplications()), kCells);
-  const double sums = static_cast<double>(taps() * a_rows_ * b_columns_) * sizeof(Acc);
+  const double sums = static_cast<double>(taps() * cells_.rows * cells_.columns) * sizeof(Acc);
   const double pixels = static_cast<double>(p_.n * p_.oh * p_.ow) * sizeof(T);
   constexpr double copied = 3;  // as expensive as reading, or writing
-  const double a = pixels * static_cast<double>(a_rows_) * copied;
-  const double b =
-      pixels * static_cast<double>(b_columns_) * ((x_is_a_ ? dy_copied_ : x_copied_) ? copied : 1);
-  double least = 0;
-  for (int64_t rows = 1; rows <= ceil_div(a_rows_, gemm_.mr); rows *= 2) {
-    for (int64_t columns = 1; columns <= panel_count(gemm_, b_columns_); columns *= 2) {
-      const int64_t parts = std::min(p_.n * p_.oh, ceil_div(wanted, p_.groups * rows * columns));
-      const double room = static_cast<double>(blocking::outer_sums(parts > 1));
-      const double cell_sums = sums / static_cast<double>(rows * columns);
-      const double cost = a * static_cast<double>(columns) + b * static_cast<double>(rows) +
-                          (parts > 1 ? static_cast<double>(2 * parts + 1) : 1) * sums +
-                          (cell_sums > room ? 1000 * cell_sums : 0);
-      if (least > 0 && cost >= least) continue;
-      least = cost;
-      row_parts_ = rows, column_parts_ = columns, pixel_parts_ = parts;
-    }
-  }
-  max_rows_ = ceil_div(a_rows_, row_parts_);
-  max_columns_ = ceil_div(panel_count(gemm_, b_columns_), column_parts_) * gemm_.nr;
+  const double a = pixels * static_cast<double>(cells_.rows) * copied;
+  const double b = pixels * static_cast<double>(cells_.columns) *
+                   ((x_is_a_ ? dy_copied_ : x_copied_) ? copied : 1);
+  cells_.split(std::min(wanted_cells(multiplications()), kCells), ceil_div(cells_.rows, gemm_.mr),
+               p_.n * p_.oh, [&](int64_t rows, int64_t columns, int64_t parts) {
+                 const double room = static_cast<double>(blocking::outer_sums(parts > 1));
+                 const double cell_sums = sums / static_cast<double>(rows * columns);
+                 return a * static_cast<double>(columns) + b * static_cast<double>(rows) +
+                        (parts > 1 ? static_cast<double>(2 * parts + 1) : 1) * sums +
+                        (cell_sums > room ? 1000 * cell_sums : 0);
+               });
 }
 
 template <class T, class Operand>
 void OuterWgrad<T, Operand>::choose_blocks() {
-  grid_ = BlockGrid::within(p_.n, p_.oh, blocking::outer_block(), [&](int64_t rows) {
+  const int64_t most_rows = cells_.max_rows(), most_columns = cells_.max_columns();
+  const auto bytes = [&](int64_t rows) {
     const Block block{.image = 0, .images = 1, .row = 0, .rows = rows};
-    return (a_items(block, max_rows_) +
-            (x_is_a_ ? pixels(block)
-                     : scratch(block).image() * static_cast<int64_t>(x_axes_.size())) *
-                max_columns_) *
-           terms_ * kItem;
-  });
-  while (grid_.count() < pixel_parts_ && grid_.block_images > 1)
-    grid_.block_images = ceil_div(grid_.block_images, 2);
-  while (grid_.count() < pixel_parts_ && grid_.block_rows > 2)
-    grid_.block_rows = ceil_div(grid_.block_rows, 2);
-  pixel_parts_ = std::min(pixel_parts_, grid_.count());
-  direct_ = !x_is_a_ && taps() == 1 && pixel_parts_ == 1;
-}
-
-/// Cells are [group][range of pixels][range of rows][range of columns].
-template <class T, class Operand>
-typename OuterWgrad<T, Operand>::Cell OuterWgrad<T, Operand>::cell(int64_t index, Acc* sums) const {
-  const int64_t part = index / channel_cells(), channels = index % channel_cells();
-  const Extent panels =
-      piece(panel_count(gemm_, b_columns_), column_parts_, channels % column_parts_);
-  return {.group = part / pixel_parts_,
-          .blocks = piece(grid_.count(), pixel_parts_, part % pixel_parts_),
-          .rows = piece(a_rows_, row_parts_, channels / column_parts_),
-          .columns = {panels.begin * gemm_.nr,
-                      std::min(panels.size * gemm_.nr, b_columns_ - panels.begin * gemm_.nr)},
-          .sums = sums,
-          .ld = max_columns_};
-}
-
-template <class T, class Operand>
-void OuterWgrad<T, Operand>::run(Acc* dw) {
-  const int64_t cells = this->cells(), items = sums_items();
-  const auto memory = [&](int64_t sums) {
-    return Workspace(sums * items * static_cast<int64_t>(sizeof(Acc)));
+    const int64_t b =
+        x_is_a_ ? pixels(block) : scratch(block).image() * static_cast<int64_t>(x_axes_.size());
+    return (a_items(block, most_rows) + b * most_columns) * terms_ * kItem;
   };
-  if (direct_)
-    return parallel_pieces(cells, multiplications() / cells, [&](int64_t i) {
-      Cell whole = cell(i, dw);
-      whole.sums += (whole.group * ocg_ + whole.rows.begin) * icg_ + whole.columns.begin;
-      whole.ld = icg_;
-      run_cell(i, whole);
-    });
-  if (pixel_parts_ == 1)  // merged while the sums are in L2
-    return parallel_pieces(cells, multiplications() / cells, [&](int64_t i) {
-      const Workspace sums = memory(1);
-      const Cell whole = cell(i, sums.as<Acc>());
-      run_cell(i, whole);
-      merge(whole, 0, whole.rows.size, dw);
-    });
-  const Workspace all = memory(cells);
-  parallel_pieces(cells, multiplications() / cells,
-                  [&](int64_t i) { run_cell(i, cell(i, all.as<Acc>() + i * items)); });
-  const int64_t some = 16, pieces = ceil_div(max_rows_, some);
-  parallel_pieces(
-      p_.groups * channel_cells() * pieces, pixel_parts_ * items / pieces, [&](int64_t i) {
-        const int64_t group = i / pieces / channel_cells();
-        const int64_t index = group * pixel_parts_ * channel_cells() + i / pieces % channel_cells();
-        const Cell first = cell(index, all.as<Acc>() + index * items);
-        const int64_t row = i % pieces * some;
-        merge(first, row, std::min(some, first.rows.size - row), dw);
-      });
+  cells_.cut(BlockGrid::within(p_.n, p_.oh, blocking::outer_block(), bytes), 2);
+  direct_ = !x_is_a_ && taps() == 1 && cells_.pixel_parts == 1;
 }
 
 template <class T, class Operand>
-void OuterWgrad<T, Operand>::run_cell(int64_t index, const Cell& cell) const {
-  const Block largest = grid_[0];
+void OuterWgrad<T, Operand>::run_whole(int64_t index, Acc* dw) const {
+  const Cell cell = cells_[index];
+  if (direct_)
+    return sum_up(index,
+                  {dw + (cell.group * ocg_ + cell.rows.begin) * icg_ + cell.columns.begin, icg_});
+  const Workspace sums(sums_items() * static_cast<int64_t>(sizeof(Acc)));
+  run_cell(index, sums.as<Acc>());
+  merge(cell, 0, cell.rows.size, sums.as<Acc>(), dw);
+}
+
+template <class T, class Operand>
+void OuterWgrad<T, Operand>::sum_up(int64_t index, const Sums& sums) const {
+  const Cell cell = cells_[index];
+  const Block largest = cells_.grid[0];
   const int64_t a = terms_ * a_items(largest, cell.rows.size);
   const int64_t x =
       round_up(x_items(largest, x_channels(cell).size) * static_cast<int64_t>(x_axes_.size()), 64);
@@ -190,16 +142,16 @@ void OuterWgrad<T, Operand>::run_cell(int64_t index, const Cell& cell) const {
   const Memory memory{
       .a = operands.as<Operand>(), .x = source.as<T>(), .b = operands.as<Operand>() + a};
   for (int64_t i = 0; i < cell.blocks.size; ++i) {
-    const Block block = grid_[cell.blocks.begin + i];
+    const Block block = cells_.grid[cell.blocks.begin + i];
     const Source<Operand> packed = pack(cell, block, memory);
     Ahead ahead;
     if (i + 1 < cell.blocks.size) {
-      ahead = this->ahead(cell, grid_[cell.blocks.begin + i + 1]);
-    } else if (index + 1 < cells()) {  // most often of this thread, too
-      const Cell next = this->cell(index + 1, nullptr);
-      ahead = this->ahead(next, grid_[next.blocks.begin]);
+      ahead = this->ahead(cell, cells_.grid[cell.blocks.begin + i + 1]);
+    } else if (index + 1 < cells_.count()) {  // most often of this thread, too
+      const Cell next = cells_[index + 1];
+      ahead = this->ahead(next, cells_.grid[next.blocks.begin]);
     }
-    multiply(cell, block, memory.a, packed, i == 0, ahead);
+    multiply(cell, block, memory.a, packed, sums, i == 0, ahead);
   }
 }
 
@@ -268,7 +220,8 @@ Ahead OuterWgrad<T, Operand>::ahead(const Cell& cell, const Block& block) const 
 
 template <class T, class Operand>
 void OuterWgrad<T, Operand>::multiply(const Cell& cell, const Block& block, const Operand* a,
-                                      const Source<Operand>& b, bool first, Ahead& ahead) const {
+                                      const Source<Operand>& b, const Sums& sums, bool first,
+                                      Ahead& ahead) const {
   const int64_t step = even_piece(cell.rows.size, gemm_.mr), sliver = a_columns(block) * kPitch;
   const int64_t panels = ceil_div(cell.columns.size, gemm_.nr);
   const int64_t a_term = a_items(block, cell.rows.size);
@@ -283,7 +236,7 @@ void OuterWgrad<T, Operand>::multiply(const Cell& cell, const Block& block, cons
       const size_t count = runs.a.size() * products.size();
       const int64_t steps =
           std::max<int64_t>(1, static_cast<int64_t>(count) * ceil_div(runs.k, gemm_.kr));
-      Acc* const sums = cell.sums + (ty.kernel * tap_columns_ + column) * max_rows_ * cell.ld;
+      Acc* const c = sums.at + (ty.kernel * tap_columns_ + column) * cells_.max_rows() * sums.ld;
       run_a.resize(count), run_b.resize(count * static_cast<size_t>(panels));
       for (int64_t panel = 0; panel < panels; ++panel)
         for (size_t r = 0; r < count; ++r)
@@ -307,14 +260,14 @@ void OuterWgrad<T, Operand>::multiply(const Cell& cell, const Block& block, cons
               .ldb = b.pixel,
               .ahead = lines.at,
               .ahead_step = lines.step,
-              .c = sums + row * cell.ld + panel * gemm_.nr,
-              .ldc = cell.ld,
+              .c = c + row * sums.ld + panel * gemm_.nr,
+              .ldc = sums.ld,
               .accumulate = !first};
           if (tile.batch > 0) {
             gemm_.run_outer(tile);
           } else if (first) {
             for (int64_t i = 0; i < tile.m; ++i)
-              std::fill_n(static_cast<Acc*>(tile.c) + i * cell.ld, tile.n, Acc{});
+              std::fill_n(static_cast<Acc*>(tile.c) + i * sums.ld, tile.n, Acc{});
           }
         }
       }
@@ -322,32 +275,27 @@ void OuterWgrad<T, Operand>::multiply(const Cell& cell, const Block& block, cons
   }
 }
 
-/// dw of some rows of A: the partial sums of the ranges of pixels, in their order, put where dw has
-/// them: [output channel][input channel][tap].
+/// dw of some rows of A, put where dw has them: [output channel][input channel][tap].
 template <class T, class Operand>
-void OuterWgrad<T, Operand>::merge(const Cell& cell, int64_t row0, int64_t rows, Acc* dw) const {
-  const int64_t range = channel_cells() * sums_items();  // from one range of pixels to the next
+void OuterWgrad<T, Operand>::merge(const Cell& cell, int64_t row0, int64_t rows, const Acc* all,
+                                   Acc* dw) const {
   const int64_t columns = cell.columns.size, first = cell.rows.begin + row0;
+  const int64_t ld = cells_.max_columns(), tap_items = cells_.max_rows() * ld;
   const auto sum = [&](int64_t row, int64_t tap, Acc* to) {
-    const Acc* from = cell.sums + (tap * max_rows_ + row0 + row) * cell.ld;
-    if (pixel_parts_ == 1) std::copy_n(from, columns, to);
-    else
-      for (int64_t j = 0; j < columns; ++j) to[j] = from[j] + from[range + j];
-    for (int64_t part = 2; part < pixel_parts_; ++part)
-      for (int64_t j = 0; j < columns; ++j) to[j] += from[part * range + j];
+    cells_.add_ranges(all + tap * tap_items + (row0 + row) * ld, sums_items(), columns, to);
   };
-  const int64_t line = max_columns_ + 16;  // does not collide with the next in a cache set
+  const int64_t line = ld + 16;  // does not collide with the next in a cache set
   if (!x_is_a_) {
-    std::vector<Acc> sums(static_cast<size_t>(pixel_parts_ > 1 ? taps() * line : 0));
+    std::vector<Acc> sums(static_cast<size_t>(cells_.pixel_parts > 1 ? taps() * line : 0));
     for (int64_t i = 0; i < rows; ++i) {
       Acc* to = dw + ((cell.group * ocg_ + first + i) * icg_ + cell.columns.begin) * taps();
       if (taps() == 1) {
         sum(i, 0, to);
         continue;
       }
-      const Acc* from = cell.sums + (row0 + i) * cell.ld;
-      int64_t step = max_rows_ * cell.ld;  // to the next tap
-      if (pixel_parts_ > 1) {
+      const Acc* from = all + (row0 + i) * ld;
+      int64_t step = tap_items;  // to the next tap
+      if (cells_.pixel_parts > 1) {
         for (int64_t tap = 0; tap < taps(); ++tap) sum(i, tap, sums.data() + tap * line);
         from = sums.data(), step = line;
       }

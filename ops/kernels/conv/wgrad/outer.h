@@ -5,6 +5,7 @@
 #include "quern/ops/kernels/blocking.h"
 #include "quern/ops/kernels/conv/prefetch.h"
 #include "quern/ops/kernels/conv/taps/taps.h"
+#include "quern/ops/kernels/conv/wgrad/cells.h"
 #include "quern/ops/kernels/gemm/micro_kernel.h"
 
 namespace quern::kernels {
@@ -17,6 +18,7 @@ template <class T, class Operand>
 class OuterWgrad {
  public:
   using Acc = Accumulator<T>;
+  using Cell = WgradCell;
   static constexpr int64_t kItem = sizeof(Operand);
   static constexpr bool kRounds = !std::is_same_v<T, Operand>;
 
@@ -25,14 +27,17 @@ class OuterWgrad {
            problem.format == MemoryFormat::channels_last;
   }
   OuterWgrad(const ConvPlan& plan, const T* x, const T* dy, const ChannelMap& map);
-  void run(Acc* dw);
+  void run(Acc* dw) const { cells_.run(*this, multiplications(), sums_items(), 16, dw); }
+
+  // As WgradCells::run() calls them.
+  void run_cell(int64_t index, Acc* sums) const { sum_up(index, {sums, cells_.max_columns()}); }
+  void run_whole(int64_t index, Acc* dw) const;
+  void merge(const Cell& cell, int64_t row, int64_t rows, const Acc* sums, Acc* dw) const;
 
  private:
-  /// One piece of parallel work, and where its sums are: [tap][row of A][column of B], ld apart.
-  struct Cell {
-    int64_t group;
-    Extent blocks, rows, columns;
-    Acc* sums;
+  /// [tap][row of A][column of B], rows ld apart.
+  struct Sums {
+    Acc* at;
     int64_t ld;
   };
   /// Pixels of a block, neighbours `pixel` items apart; and its terms, if those are several.
@@ -54,8 +59,7 @@ class OuterWgrad {
   };
   void choose_split();
   void choose_blocks();
-  Cell cell(int64_t index, Acc* sums) const;
-  void run_cell(int64_t index, const Cell& cell) const;
+  void sum_up(int64_t index, const Sums& sums) const;
   Source<Operand> pack(const Cell& cell, const Block& block, const Memory& memory) const;
   void pack_x(const Cell& cell, const Block& block, Operand* a) const;
   template <class Item>
@@ -68,14 +72,11 @@ class OuterWgrad {
             int64_t pixel) const;
   Ahead ahead(const Cell& cell, const Block& block) const;
   void multiply(const Cell& cell, const Block& block, const Operand* a, const Source<Operand>& b,
-                bool first, Ahead& ahead) const;
-  void merge(const Cell& cell, int64_t row, int64_t rows, Acc* dw) const;
+                const Sums& sums, bool first, Ahead& ahead) const;
 
   int64_t multiplications() const { return p_.n * p_.oh * p_.ow * icg_ * p_.oc * p_.kh * p_.kw; }
   int64_t taps() const { return tap_rows_ * tap_columns_; }
-  int64_t cells() const { return p_.groups * pixel_parts_ * channel_cells(); }
-  int64_t channel_cells() const { return row_parts_ * column_parts_; }
-  int64_t sums_items() const { return taps() * max_rows_ * max_columns_; }
+  int64_t sums_items() const { return taps() * cells_.max_rows() * cells_.max_columns(); }
   int64_t pixels(const Block& block) const { return block.images * block.rows * p_.ow; }
   /// Of a copy of x.
   Scratch scratch(const Block& block) const { return {y_axis_, x_axes_[0], block.rows}; }
@@ -133,12 +134,9 @@ class OuterWgrad {
   bool by_image_;             // all of an image that a row of taps reaches, else a row of outputs
   bool x_copied_, dy_copied_;
   int64_t tap_rows_, tap_columns_;
-  int64_t a_rows_, b_columns_;
   int64_t width_;  // columns of A for a row of outputs
-  int64_t pixel_parts_, row_parts_, column_parts_;
-  int64_t max_rows_, max_columns_;  // of a cell
-  bool direct_;                     // the sums are dw
-  BlockGrid grid_;
+  bool direct_;    // the sums are dw
+  WgradCells cells_;
 };
 
 }  // namespace quern::kernels

@@ -22,6 +22,7 @@
 
 #include "quern/ops/kernels/blocking.h"
 #include "quern/ops/kernels/conv/taps/taps.h"
+#include "quern/ops/kernels/conv/wgrad/cells.h"
 #include "quern/ops/kernels/conv/wgrad/outer.h"
 #include "quern/ops/kernels/conv/wgrad/wgrad.h"
 #include "quern/ops/kernels/gemm/micro_kernel.h"
@@ -39,23 +40,25 @@ class WgradEngine {
   using Acc = Accumulator<T>;
 
   WgradEngine(const ConvPlan& plan, const T* x, const T* dy, const ChannelMap& map);
-  void run(Acc* dw);
+  void run(Acc* dw) const { cells_.run(*this, multiplications(), sums_items(), 16, dw); }
+
+  // As WgradCells::run() calls them. Sums are [tap][row of A][output channel].
+  void run_cell(int64_t index, Acc* sums) const;
+  void run_whole(int64_t index, Acc* dw) const {
+    const Workspace sums(sums_items() * static_cast<int64_t>(sizeof(Acc)));
+    run_cell(index, sums.as<Acc>());
+    const WgradCell cell = cells_[index];
+    merge(cell, 0, cell.rows.size, sums.as<Acc>(), dw);
+  }
+  void merge(const WgradCell& cell, int64_t row, int64_t rows, const Acc* sums, Acc* dw) const;
 
  private:
-  /// One piece of parallel work, and where its sums are: [tap][row of A][output channel].
-  struct Cell {
-    int64_t group;
-    Extent blocks, rows, outputs;
-    Acc* sums;
-  };
-  Cell cell(int64_t group, int64_t pixels, int64_t rows, int64_t outputs) const;
-  void run_cell(const Cell& cell) const;
+  using Cell = WgradCell;  // columns are output channels
   void pack_a(const Cell& cell, const Block& block, Operand* a) const;
   void pack_b(const Cell& cell, const Block& block, Operand* b) const;
   void pack_row(const T* dy, int64_t outputs, int64_t first, int64_t term, Operand* panel) const;
   void multiply(const Cell& cell, const Block& block, const Operand* a, const Operand* b,
-                bool first) const;
-  void merge(int64_t group, int64_t rows, int64_t outputs, Acc* dw) const;
+                bool first, Acc* sums) const;
   void choose_split();
 
   int64_t multiplications() const { return p_.n * p_.oh * p_.ow * icg_ * p_.oc * p_.kh * p_.kw; }
@@ -72,9 +75,11 @@ class WgradEngine {
     return round_up(row_items(block) * cell.rows.size, 64);
   }
   int64_t b_items(const Cell& cell, const Block& block) const {
-    return panel_count(gemm_, cell.outputs.size) * runs(block) * run_length(block) * gemm_.nr;
+    return panel_count(gemm_, cell.columns.size) * runs(block) * run_length(block) * gemm_.nr;
   }
-  int64_t sums_items() const { return tap_rows_ * tap_columns_ * max_rows_ * max_outputs_; }
+  int64_t sums_items() const {
+    return tap_rows_ * tap_columns_ * cells_.max_rows() * cells_.max_columns();
+  }
 
   const ConvProblem p_;
   const GemmKernel& gemm_;
@@ -90,10 +95,7 @@ class WgradEngine {
   int64_t a_rows_;                  // rows of A: input channels, times x taps if folded
   int64_t width_;                   // positions of a row of pixels
   bool linear_;                     // a run is an image's block and not a row
-  BlockGrid grid_;
-  int64_t pixel_parts_, row_parts_, output_parts_;
-  int64_t max_rows_, max_outputs_;  // of a cell
-  Acc* sums_ = nullptr;
+  WgradCells cells_;
 };
 
 template <class T, class Operand>
@@ -128,40 +130,37 @@ WgradEngine<T, Operand>::WgradEngine(const ConvPlan& plan, const T* x, const T* 
 template <class T, class Operand>
 void WgradEngine<T, Operand>::choose_split() {
   const int64_t taps = tap_rows_ * tap_columns_;
+  cells_ = {.groups = p_.groups,
+            .rows = a_rows_,
+            .columns = ocg_,
+            .row_unit = 1,
+            .column_unit = gemm_.nr};
   // Channels are split until a cell's sums fit in L2: rows of A first, since every range of output
   // channels transposes x again and copying dy again is cheap. Then pixels, for enough cells.
-  max_rows_ = a_rows_, max_outputs_ = round_up(ocg_, gemm_.nr);
-  const auto cells = [&] {
-    return p_.groups * ceil_div(a_rows_, max_rows_) * ceil_div(ocg_, max_outputs_);
-  };
+  int64_t rows = a_rows_, outputs = round_up(ocg_, gemm_.nr);  // of a cell
+  const auto cells = [&] { return p_.groups * ceil_div(a_rows_, rows) * ceil_div(ocg_, outputs); };
   const auto too_large = [&] {
-    return sums_items() * static_cast<int64_t>(sizeof(Acc)) > blocking::transposed_sums();
+    return taps * rows * outputs * static_cast<int64_t>(sizeof(Acc)) > blocking::transposed_sums();
   };
   const int64_t wanted = wanted_cells(multiplications());
   // Partial sums cost memory traffic: at most half as much of them as of x and dy.
   const int64_t affordable =
       1 + (p_.n * (p_.ic * p_.ih * p_.iw + p_.oc * p_.oh * p_.ow)) / (2 * p_.oc * icg_ * taps);
   while (too_large() || cells() * affordable < std::min<int64_t>(wanted, 8)) {
-    if (max_rows_ > 4 * gemm_.mr) max_rows_ = (ceil_div(max_rows_, gemm_.mr) - 1) * gemm_.mr;
-    else if (max_outputs_ > gemm_.nr) max_outputs_ = round_up(max_outputs_ / 2, gemm_.nr);
+    if (rows > 4 * gemm_.mr) rows = (ceil_div(rows, gemm_.mr) - 1) * gemm_.mr;
+    else if (outputs > gemm_.nr) outputs = round_up(outputs / 2, gemm_.nr);
     else break;
   }
-  row_parts_ = ceil_div(a_rows_, max_rows_);
-  output_parts_ = ceil_div(panel_count(gemm_, ocg_), max_outputs_ / gemm_.nr);
-  max_rows_ = ceil_div(a_rows_, row_parts_);
-  max_outputs_ = ceil_div(panel_count(gemm_, ocg_), output_parts_) * gemm_.nr;
+  cells_.row_parts = ceil_div(a_rows_, rows);
+  cells_.column_parts = ceil_div(panel_count(gemm_, ocg_), outputs / gemm_.nr);
+  cells_.pixel_parts = std::min(ceil_div(wanted, p_.groups * cells_.channel_cells()), affordable);
 
-  grid_ = BlockGrid::within(p_.n, p_.oh, blocking::transposed_block(), [&](int64_t rows) {
-    const int64_t a = Scratch(y_axis_, x_axes_[0], rows).image() * max_rows_;
-    return terms_ * (a + rows * round_up(p_.ow, gemm_.k_multiple) * max_outputs_) *
-           static_cast<int64_t>(sizeof(Operand));
-  });
-  pixel_parts_ = std::min(ceil_div(wanted, p_.groups * row_parts_ * output_parts_), affordable);
-  while (grid_.count() < pixel_parts_ && grid_.block_images > 1)
-    grid_.block_images = ceil_div(grid_.block_images, 2);
-  while (grid_.count() < pixel_parts_ && grid_.block_rows > 2)
-    grid_.block_rows = ceil_div(grid_.block_rows, 2);
-  pixel_parts_ = std::min(pixel_parts_, grid_.count());
+  const auto bytes = [&](int64_t block_rows) {
+    const int64_t a = Scratch(y_axis_, x_axes_[0], block_rows).image() * cells_.max_rows();
+    const int64_t b = block_rows * round_up(p_.ow, gemm_.k_multiple) * cells_.max_columns();
+    return terms_ * (a + b) * static_cast<int64_t>(sizeof(Operand));
+  };
+  cells_.cut(BlockGrid::within(p_.n, p_.oh, blocking::transposed_block(), bytes), 2);
 }
 
 template <class T, class Operand>
@@ -173,49 +172,20 @@ int64_t WgradEngine<T, Operand>::row_items(const Block& block) const {
 }
 
 template <class T, class Operand>
-WgradEngine<T, Operand>::Cell WgradEngine<T, Operand>::cell(int64_t group, int64_t pixels,
-                                                            int64_t rows, int64_t outputs) const {
-  const Extent panels = piece(panel_count(gemm_, ocg_), output_parts_, outputs);
-  const int64_t index =
-      ((group * pixel_parts_ + pixels) * row_parts_ + rows) * output_parts_ + outputs;
-  return {.group = group,
-          .blocks = piece(grid_.count(), pixel_parts_, pixels),
-          .rows = piece(a_rows_, row_parts_, rows),
-          .outputs = {panels.begin * gemm_.nr,
-                      std::min(panels.size * gemm_.nr, ocg_ - panels.begin * gemm_.nr)},
-          .sums = sums_ + index * sums_items()};
-}
-
-template <class T, class Operand>
-void WgradEngine<T, Operand>::run(Acc* dw) {
-  const int64_t channel_cells = row_parts_ * output_parts_;
-  const Workspace sums(p_.groups * pixel_parts_ * channel_cells * sums_items() *
-                       static_cast<int64_t>(sizeof(Acc)));
-  sums_ = sums.as<Acc>();
-  const int64_t cells = p_.groups * pixel_parts_ * channel_cells;
-  parallel_pieces(cells, multiplications() / cells, [&](int64_t i) {
-    const KernelUse use(gemm_);
-    run_cell(cell(i / channel_cells / pixel_parts_, i / channel_cells % pixel_parts_,
-                  i % channel_cells / output_parts_, i % output_parts_));
-  });
-  parallel_pieces(p_.groups * channel_cells, pixel_parts_ * sums_items(), [&](int64_t i) {
-    merge(i / channel_cells, i % channel_cells / output_parts_, i % output_parts_, dw);
-  });
-}
-
-template <class T, class Operand>
-void WgradEngine<T, Operand>::run_cell(const Cell& cell) const {
-  const Block largest = grid_[0];
+void WgradEngine<T, Operand>::run_cell(int64_t index, Acc* sums) const {
+  const KernelUse use(gemm_);
+  const Cell cell = cells_[index];
+  const Block largest = cells_.grid[0];
   const int64_t a_items = terms_ * this->a_items(cell, largest);
   const int64_t b_items = terms_ * this->b_items(cell, largest);
   const Workspace scratch((a_items + b_items) * static_cast<int64_t>(sizeof(Operand)));
   auto* a = scratch.as<Operand>();
   auto* b = a + a_items;
   for (int64_t i = 0; i < cell.blocks.size; ++i) {
-    const Block block = grid_[cell.blocks.begin + i];
+    const Block block = cells_.grid[cell.blocks.begin + i];
     pack_a(cell, block, a);
     pack_b(cell, block, b);
-    multiply(cell, block, a, b, i == 0);
+    multiply(cell, block, a, b, i == 0, sums);
   }
 }
 
@@ -252,15 +222,15 @@ template <class T, class Operand>
 void WgradEngine<T, Operand>::pack_b(const Cell& cell, const Block& block, Operand* b) const {
   const int64_t length = run_length(block), panel_items = runs(block) * length * gemm_.nr;
   const int64_t term = b_items(cell, block);
-  const T* dy = dy_ + (cell.group * ocg_ + cell.outputs.begin) * dy_strides_.c;
-  const bool gaps = linear_ || length != p_.ow || cell.outputs.size % gemm_.nr != 0;
+  const T* dy = dy_ + (cell.group * ocg_ + cell.columns.begin) * dy_strides_.c;
+  const bool gaps = linear_ || length != p_.ow || cell.columns.size % gemm_.nr != 0;
   std::fill_n(b, gaps ? terms_ * term : 0, Operand{});
   for (int64_t n = 0; n < block.images; ++n) {
     for (int64_t i = 0; i < block.rows; ++i) {
       const T* row = dy + (block.image + n) * dy_strides_.n + (block.row + i) * dy_strides_.y;
       const int64_t run = linear_ ? n : n * block.rows + i;
-      for (int64_t o = 0; o < cell.outputs.size; o += gemm_.nr)
-        pack_row(row + o * dy_strides_.c, std::min<int64_t>(gemm_.nr, cell.outputs.size - o),
+      for (int64_t o = 0; o < cell.columns.size; o += gemm_.nr)
+        pack_row(row + o * dy_strides_.c, std::min<int64_t>(gemm_.nr, cell.columns.size - o),
                  linear_ ? i * width_ : 0, term,
                  b + o / gemm_.nr * panel_items + run * length * gemm_.nr);
     }
@@ -289,8 +259,9 @@ void WgradEngine<T, Operand>::pack_row(const T* dy, int64_t outputs, int64_t fir
 
 template <class T, class Operand>
 void WgradEngine<T, Operand>::multiply(const Cell& cell, const Block& block, const Operand* a,
-                                       const Operand* b, bool first) const {
+                                       const Operand* b, bool first, Acc* all) const {
   const Scratch scratch(y_axis_, x_axes_[0], block.rows);
+  const int64_t ld = cells_.max_columns();
   const int64_t length = run_length(block), stride = row_items(block);
   const int64_t a_term = a_items(cell, block), b_term = b_items(cell, block);
   const auto products =
@@ -314,19 +285,19 @@ void WgradEngine<T, Operand>::multiply(const Cell& cell, const Block& block, con
     }
     for (int64_t column = 0; column < tap_columns_; ++column) {
       const int64_t tap_a = scratch.tap(ty, x_axes_[0].tap(columns, column));
-      Acc* sums = cell.sums + (ty.kernel * tap_columns_ + column) * max_rows_ * max_outputs_;
+      Acc* sums = all + (ty.kernel * tap_columns_ + column) * cells_.max_rows() * ld;
       const int64_t step = even_piece(cell.rows.size, gemm_.mr);
       for (int64_t row = 0; row < cell.rows.size; row += step) {
-        for (int64_t o = 0; o < cell.outputs.size; o += gemm_.nr) {
+        for (int64_t o = 0; o < cell.columns.size; o += gemm_.nr) {
           const GemmTile tile{.m = std::min(step, cell.rows.size - row),
-                              .n = std::min<int64_t>(gemm_.nr, cell.outputs.size - o),
+                              .n = std::min<int64_t>(gemm_.nr, cell.columns.size - o),
                               .k = length,
                               .batch = static_cast<int64_t>(a_offsets.size()),
                               .a = run_a.data(),
                               .lda = stride,
                               .b = run_b.data(),
-                              .c = sums + row * max_outputs_ + o,
-                              .ldc = max_outputs_,
+                              .c = sums + row * ld + o,
+                              .ldc = ld,
                               .accumulate = !first};
           for (size_t t = 0; t < a_offsets.size(); ++t) {
             run_a[t] = a + row * stride + tap_a + a_offsets[t];
@@ -336,7 +307,7 @@ void WgradEngine<T, Operand>::multiply(const Cell& cell, const Block& block, con
             gemm_.run(tile);
           } else if (first) {
             for (int64_t i = 0; i < tile.m; ++i)
-              std::fill_n(static_cast<Acc*>(tile.c) + i * max_outputs_, tile.n, Acc{});
+              std::fill_n(static_cast<Acc*>(tile.c) + i * ld, tile.n, Acc{});
           }
         }
       }
@@ -344,34 +315,29 @@ void WgradEngine<T, Operand>::multiply(const Cell& cell, const Block& block, con
   }
 }
 
-/// dw of some rows of A and output channels: the partial sums of the ranges of pixels, in their
-/// order, some rows at a time. They lie along output channels, dw along input channels and taps.
+/// dw of some rows of A. Sums lie along output channels, dw along input channels and taps.
 template <class T, class Operand>
-void WgradEngine<T, Operand>::merge(int64_t group, int64_t rows, int64_t outputs, Acc* dw) const {
-  const Cell cell = this->cell(group, 0, rows, outputs);
-  const int64_t range = row_parts_ * output_parts_ * sums_items();  // from one range to the next
-  const int64_t taps = tap_rows_ * tap_columns_, at_once = 16;
-  const int64_t line = max_outputs_ + 16;  // does not collide with the next in a cache set
+void WgradEngine<T, Operand>::merge(const Cell& cell, int64_t row0, int64_t rows, const Acc* all,
+                                    Acc* dw) const {
+  const int64_t taps = tap_rows_ * tap_columns_, at_once = 16, outputs = cell.columns.size;
+  const int64_t ld = cells_.max_columns();
+  const int64_t line = ld + 16;  // does not collide with the next in a cache set
   std::vector<Acc> sums(static_cast<size_t>(at_once * taps * line));  // [row][tap][output channel]
-  for (int64_t row0 = 0; row0 < cell.rows.size; row0 += at_once) {
-    const int64_t count = std::min(at_once, cell.rows.size - row0);
-    for (int64_t i = 0; i < count * taps; ++i) {
-      const Acc* from = cell.sums + (i % taps * max_rows_ + row0 + i / taps) * max_outputs_;
-      Acc* to = sums.data() + i * line;
-      std::copy_n(from, cell.outputs.size, to);
-      for (int64_t part = 1; part < pixel_parts_; ++part)
-        for (int64_t o = 0; o < cell.outputs.size; ++o) to[o] += from[part * range + o];
-    }
-    Acc* to = dw + (group * ocg_ + cell.outputs.begin) * icg_ * p_.kh * p_.kw;
+  for (int64_t end = row0 + rows; row0 < end; row0 += at_once) {
+    const int64_t count = std::min(at_once, end - row0);
+    for (int64_t i = 0; i < count * taps; ++i)
+      cells_.add_ranges(all + (i % taps * cells_.max_rows() + row0 + i / taps) * ld, sums_items(),
+                        outputs, sums.data() + i * line);
+    Acc* to = dw + (cell.group * ocg_ + cell.columns.begin) * icg_ * p_.kh * p_.kw;
     const int64_t first = cell.rows.begin + row0;
     if (x_axes_.size() == 1) {
-      copy_matrix(sizeof(Acc), sums.data(), 1, line, to + first * taps, icg_ * taps,
-                  cell.outputs.size, count * taps);
+      copy_matrix(sizeof(Acc), sums.data(), 1, line, to + first * taps, icg_ * taps, outputs,
+                  count * taps);
     } else {  // folded: row = column of taps · icg + input channel, tap = row of taps
       for (int64_t i = 0; i < count * taps; ++i) {
         const int64_t row = first + i / taps;
         const int64_t at = (row % icg_ * p_.kh + i % taps) * p_.kw + row / icg_;
-        for (int64_t o = 0; o < cell.outputs.size; ++o)
+        for (int64_t o = 0; o < outputs; ++o)
           to[o * icg_ * p_.kh * p_.kw + at] = sums[static_cast<size_t>(i * line + o)];
       }
     }

@@ -23,6 +23,7 @@
 #include "quern/ops/kernels/blocking.h"
 #include "quern/ops/kernels/conv/prefetch.h"
 #include "quern/ops/kernels/conv/taps/taps.h"
+#include "quern/ops/kernels/conv/wgrad/cells.h"
 #include "quern/ops/kernels/conv/winograd/winograd.h"
 #include "quern/ops/kernels/gemm/micro_kernel.h"
 #include "quern/ops/kernels/pack/matrix.h"
@@ -60,14 +61,15 @@ class WinogradWgrad {
         v_pitch_(round_up(nr_, kLine)) {
     choose_split();
   }
-  void run(float* dw) const;
+  using Cell = WgradCell;  // rows are output channels, columns input channels
+  void run(float* dw) const { cells_.run(*this, products(), tap_items(), mr_, dw); }
+
+  // As WgradCells::run() calls them. Sums are taps, [output channel][tap][input channel].
+  void run_cell(int64_t index, float* taps) const { run_cell(index, taps, nullptr); }
+  void run_whole(int64_t index, float* dw) const { run_cell(index, nullptr, dw); }
+  void merge(const Cell& cell, int64_t row, int64_t rows, const float* taps, float* dw) const;
 
  private:
-  /// One piece of parallel work: blocks, output channels and input channels.
-  struct Cell {
-    Extent blocks, rows, columns;
-  };
-  Cell cell(int64_t index) const;
   void choose_split();
   void run_cell(int64_t index, float* taps, float* dw) const;
   template <class Body>
@@ -79,13 +81,10 @@ class WinogradWgrad {
                 bool first, Ahead& ahead) const;
   void transform_m(const Cell& cell, const float* m, int64_t row, int64_t rows, float* taps) const;
   void write(const Cell& cell, int64_t row, int64_t rows, const float* taps, float* dw) const;
-  void merge(const Cell& cell, int64_t row, int64_t rows, const float* taps, float* dw) const;
 
   int64_t all_tiles() const { return conv_.images * conv_.tile_rows() * conv_.tile_columns(); }
-  int64_t all_slivers() const { return ceil_div(p_.oc, mr_); }
-  int64_t channel_cells() const { return row_parts_ * column_parts_; }
-  int64_t cells() const { return tile_parts_ * channel_cells(); }
-  int64_t tap_items() const { return max_rows_ * kTaps * max_columns_; }
+  int64_t products() const { return all_tiles() * kPoints * p_.ic * p_.oc; }
+  int64_t tap_items() const { return cells_.max_rows() * kTaps * cells_.max_columns(); }
   int64_t slivers(const Cell& cell) const { return ceil_div(cell.rows.size, mr_); }
   int64_t panels(const Cell& cell) const { return ceil_div(cell.columns.size, nr_); }
   int64_t tiles(const Block& block) const {
@@ -112,97 +111,53 @@ class WinogradWgrad {
   const ImageStrides x_strides_, dy_strides_;
   const int64_t mr_, nr_;            // of a tile of the micro-kernel
   const int64_t d_pitch_, v_pitch_;  // floats of a tile in D and in V
-  int64_t tile_parts_, row_parts_, column_parts_;
-  int64_t max_rows_, max_columns_;  // of a cell, whole slivers and panels
-  BlockGrid grid_;                  // of rows of tiles
+  WgradCells cells_;                 // of whole slivers and panels, and rows of tiles
 };
 
-/// Cells are the ranges that cost the least: every range of rows transforms x again, every range of
-/// columns dy; M and taps of a range of tiles are written and read.
+/// M and taps of a range of tiles are written and read.
 void WinogradWgrad::choose_split() {
-  const int64_t panels = panel_count(gemm_, p_.ic);
-  const int64_t products = all_tiles() * kPoints * p_.ic * p_.oc;
-  const int64_t wanted = std::min(wanted_cells(products), kCells);
   const double points = static_cast<double>(all_tiles() * kPoints);
   const double v = points * static_cast<double>(p_.ic), d = points * static_cast<double>(p_.oc);
   const double filters = static_cast<double>(p_.ic * p_.oc);
-  double least = 0;
-  for (int64_t rows = 1; rows <= all_slivers(); rows *= 2) {
-    for (int64_t columns = 1; columns <= panels; columns *= 2) {
-      const int64_t parts = std::min(p_.n * conv_.tile_rows(), ceil_div(wanted, rows * columns));
-      const double m = filters / static_cast<double>(rows * columns) * kFloat;  // of a point
-      const double cost =
-          v * static_cast<double>(rows) + d * static_cast<double>(columns) +
-          filters * static_cast<double>(parts * (kPoints + (parts > 1 ? 2 * kTaps : 0))) +
-          (m > static_cast<double>(blocking::winograd_sums()) ? 1000 * m : 0);
-      if (least > 0 && cost >= least) continue;
-      least = cost;
-      row_parts_ = rows, column_parts_ = columns, tile_parts_ = parts;
-    }
-  }
-  max_rows_ = ceil_div(all_slivers(), row_parts_) * mr_;
-  max_columns_ = ceil_div(panels, column_parts_) * nr_;
-  grid_ = BlockGrid::within(
-      p_.n, conv_.tile_rows(), blocking::winograd_outer_block(), [&](int64_t rows) {
-        return rows * conv_.tile_columns() * kPoints *
-               (max_rows_ / mr_ * d_pitch_ + max_columns_ / nr_ * v_pitch_) * kFloat;
+  cells_ = {.groups = 1, .rows = p_.oc, .columns = p_.ic, .row_unit = mr_, .column_unit = nr_};
+  cells_.split(
+      std::min(wanted_cells(products()), kCells), ceil_div(p_.oc, mr_), p_.n * conv_.tile_rows(),
+      [&](int64_t rows, int64_t columns, int64_t parts) {
+        const double m = filters / static_cast<double>(rows * columns) * kFloat;  // of a point
+        return v * static_cast<double>(rows) + d * static_cast<double>(columns) +
+               filters * static_cast<double>(parts * (kPoints + (parts > 1 ? 2 * kTaps : 0))) +
+               (m > static_cast<double>(blocking::winograd_sums()) ? 1000 * m : 0);
       });
-  while (grid_.count() < tile_parts_ && grid_.block_images > 1)
-    grid_.block_images = ceil_div(grid_.block_images, 2);
-  while (grid_.count() < tile_parts_ && grid_.block_rows > 1)
-    grid_.block_rows = ceil_div(grid_.block_rows, 2);
-  tile_parts_ = std::min(tile_parts_, grid_.count());
-}
-
-/// Cells are [range of blocks][range of rows][range of columns].
-WinogradWgrad::Cell WinogradWgrad::cell(int64_t index) const {
-  const int64_t channels = index % channel_cells();
-  const Extent slivers = piece(all_slivers(), row_parts_, channels / column_parts_);
-  const Extent panels = piece(panel_count(gemm_, p_.ic), column_parts_, channels % column_parts_);
-  return {.blocks = piece(grid_.count(), tile_parts_, index / channel_cells()),
-          .rows = {slivers.begin * mr_, std::min(slivers.size * mr_, p_.oc - slivers.begin * mr_)},
-          .columns = {panels.begin * nr_, std::min(panels.size * nr_, p_.ic - panels.begin * nr_)}};
-}
-
-void WinogradWgrad::run(float* dw) const {
-  const int64_t products = all_tiles() * kPoints * p_.ic * p_.oc;
-  if (tile_parts_ == 1)
-    return parallel_pieces(cells(), products / cells(),
-                           [&](int64_t i) { run_cell(i, nullptr, dw); });
-  const Workspace taps(cells() * tap_items() * kFloat);
-  parallel_pieces(cells(), products / cells(),
-                  [&](int64_t i) { run_cell(i, taps.as<float>() + i * tap_items(), nullptr); });
-  const int64_t pieces = max_rows_ / mr_;
-  parallel_pieces(channel_cells() * pieces, tile_parts_ * tap_items() / pieces, [&](int64_t i) {
-    const Cell first = cell(i / pieces);
-    const int64_t row = i % pieces * mr_;
-    merge(first, row, std::min(mr_, first.rows.size - row),
-          taps.as<float>() + i / pieces * tap_items(), dw);
-  });
+  const auto bytes = [&](int64_t rows) {
+    return rows * conv_.tile_columns() * kPoints *
+           (cells_.max_rows() / mr_ * d_pitch_ + cells_.max_columns() / nr_ * v_pitch_) * kFloat;
+  };
+  cells_.cut(BlockGrid::within(p_.n, conv_.tile_rows(), blocking::winograd_outer_block(), bytes),
+             1);
 }
 
 /// To `taps`, or to dw if they are the only ones.
 void WinogradWgrad::run_cell(int64_t index, float* taps, float* dw) const {
-  const Cell cell = this->cell(index);
-  const Block largest = grid_[0];
+  const Cell cell = cells_[index];
+  const Block largest = cells_.grid[0];
   const Workspace d(kPoints * d_point(cell, largest) * kFloat);
   const Workspace v(kPoints * v_point(cell, largest) * kFloat);
   const Workspace m(kPoints * m_point(cell) * kFloat);
   for (int64_t i = 0; i < cell.blocks.size; ++i) {
-    const Block block = grid_[cell.blocks.begin + i];
+    const Block block = cells_.grid[cell.blocks.begin + i];
     transform_x(cell, block, v.as<float>());
     transform_dy(cell, block, d.as<float>());
     Ahead ahead;
     if (i + 1 < cell.blocks.size) {
-      ahead = this->ahead(cell, grid_[cell.blocks.begin + i + 1]);
-    } else if (index + 1 < cells()) {  // most often of this thread, too
-      const Cell next = this->cell(index + 1);
-      ahead = this->ahead(next, grid_[next.blocks.begin]);
+      ahead = this->ahead(cell, cells_.grid[cell.blocks.begin + i + 1]);
+    } else if (index + 1 < cells_.count()) {  // most often of this thread, too
+      const Cell next = cells_[index + 1];
+      ahead = this->ahead(next, cells_.grid[next.blocks.begin]);
     }
     multiply(cell, block, d.as<float>(), v.as<float>(), m.as<float>(), i == 0, ahead);
   }
   if (taps) return transform_m(cell, m.as<float>(), 0, cell.rows.size, taps);
-  const Workspace some(mr_ * kTaps * max_columns_ * kFloat);
+  const Workspace some(mr_ * kTaps * cells_.max_columns() * kFloat);
   for (int64_t row = 0; row < cell.rows.size; row += mr_) {
     const int64_t rows = std::min(mr_, cell.rows.size - row);
     transform_m(cell, m.as<float>(), row, rows, some.as<float>());
@@ -323,8 +278,8 @@ void WinogradWgrad::transform_m(const Cell& cell, const float* m, int64_t row, i
   for (int64_t panel = 0; panel < panels(cell); ++panel)
     kernel_.weight_gradient({.from = m + (panel * cell.rows.size + row) * v_pitch_,
                              .to = taps + panel * nr_,
-                             .filter = kTaps * max_columns_,
-                             .tap = max_columns_,
+                             .filter = kTaps * cells_.max_columns(),
+                             .tap = cells_.max_columns(),
                              .point = m_point(cell),
                              .row = v_pitch_,
                              .filters = rows,
@@ -335,24 +290,19 @@ void WinogradWgrad::transform_m(const Cell& cell, const float* m, int64_t row, i
 void WinogradWgrad::write(const Cell& cell, int64_t row, int64_t rows, const float* taps,
                           float* dw) const {
   for (int64_t i = 0; i < rows; ++i)
-    copy_matrix(kFloat, taps + i * kTaps * max_columns_, 1, max_columns_,
+    copy_matrix(kFloat, taps + i * kTaps * cells_.max_columns(), 1, cells_.max_columns(),
                 dw + ((cell.rows.begin + row + i) * p_.ic + cell.columns.begin) * kTaps, kTaps,
                 cell.columns.size, kTaps);
 }
 
-/// The same, of the sums over the ranges of blocks, in their order.
+/// The same, of the sums over the ranges of blocks.
 void WinogradWgrad::merge(const Cell& cell, int64_t row, int64_t rows, const float* taps,
                           float* dw) const {
-  const int64_t range = channel_cells() * tap_items();  // from one range of blocks to the next
-  const int64_t items = kTaps * max_columns_;
+  const int64_t items = kTaps * cells_.max_columns();
   std::vector<float> sums(static_cast<size_t>(items));
   for (int64_t i = row; i < row + rows; ++i) {
-    const float* from = taps + i * items;
-    float* to = sums.data();
-    for (int64_t j = 0; j < items; ++j) to[j] = from[j] + from[range + j];
-    for (int64_t part = 2; part < tile_parts_; ++part)
-      for (int64_t j = 0; j < items; ++j) to[j] += from[part * range + j];
-    write(cell, i, 1, to, dw);
+    cells_.add_ranges(taps + i * items, tap_items(), items, sums.data());
+    write(cell, i, 1, sums.data(), dw);
   }
 }
 

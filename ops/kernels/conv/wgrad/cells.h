@@ -1,0 +1,110 @@
+// How a gradient of the weight is cut into cells and put together: what its engines share. They differ in what they make
+// of x and dy before they multiply (transposed, by columns, transformed), and what that costs.
+//
+//   dw[row][column] = Σ over pixels of A[pixel][row] · B[pixel][column], for each tap
+//   cells are [group][range of blocks of pixels][range of rows][range of columns], one thread's work each
+//   dw = the sums of the ranges of pixels, merged in their order
+#pragma once
+#include "quern/ops/kernels/conv/block_grid.h"
+#include "quern/tensor/storage.h"
+
+namespace quern::kernels {
+
+/// One piece of parallel work.
+struct WgradCell {
+  int64_t group;
+  Extent blocks, rows, columns;
+};
+
+struct WgradCells {
+  int64_t groups, rows, columns;  // rows and columns of a group
+  int64_t row_unit, column_unit;  // a cell holds whole ones
+  int64_t pixel_parts = 1, row_parts = 1, column_parts = 1;
+  BlockGrid grid = {};  // of pixels
+
+  int64_t channel_cells() const { return row_parts * column_parts; }
+  int64_t count() const { return groups * pixel_parts * channel_cells(); }
+  int64_t max_rows() const { return most(rows, row_unit, row_parts); }
+  int64_t max_columns() const { return most(columns, column_unit, column_parts); }
+  WgradCell operator[](int64_t index) const {
+    const int64_t part = index / channel_cells(), channels = index % channel_cells();
+    return {.group = part / pixel_parts,
+            .blocks = piece(grid.count(), pixel_parts, part % pixel_parts),
+            .rows = units(rows, row_unit, row_parts, channels / column_parts),
+            .columns = units(columns, column_unit, column_parts, channels % column_parts)};
+  }
+
+  /// The ranges that cost the least, of powers of two of them: cost(row parts, column parts, pixel parts), where as many
+  /// ranges of pixels as make `wanted` cells, at most `most_pixel_parts`, are taken. Every range of columns makes A
+  /// again, every range of rows B; partial sums are written and read.
+  template <class Cost>
+  void split(int64_t wanted, int64_t most_row_parts, int64_t most_pixel_parts, Cost cost) {
+    double least = 0;
+    for (int64_t r = 1; r <= most_row_parts; r *= 2) {
+      for (int64_t c = 1; c <= ceil_div(columns, column_unit); c *= 2) {
+        const int64_t p = std::min(most_pixel_parts, ceil_div(wanted, groups * r * c));
+        const double now = cost(r, c, p);
+        if (least > 0 && now >= least) continue;
+        least = now;
+        row_parts = r, column_parts = c, pixel_parts = p;
+      }
+    }
+  }
+  /// Blocks of at least `least_rows` rows, small enough for the ranges of pixels.
+  void cut(const BlockGrid& blocks, int64_t least_rows) {
+    grid = blocks;
+    while (grid.count() < pixel_parts && grid.block_images > 1)
+      grid.block_images = ceil_div(grid.block_images, 2);
+    while (grid.count() < pixel_parts && grid.block_rows > least_rows)
+      grid.block_rows = ceil_div(grid.block_rows, 2);
+    pixel_parts = std::min(pixel_parts, grid.count());
+  }
+
+  /// Runs them: engine.run_cell(index, sums) to sums of its own, [sums_items] each, then engine.merge(cell, row, rows,
+  /// sums, dw) some rows at a time. engine.run_whole(index, dw) does both where a cell has all pixels, while its sums
+  /// are in L2.
+  template <class Acc, class Engine>
+  void run(const Engine& engine, int64_t multiplications, int64_t sums_items, int64_t merged_rows,
+           Acc* dw) const {
+    if (pixel_parts == 1)
+      return parallel_pieces(count(), multiplications / count(),
+                             [&](int64_t i) { engine.run_whole(i, dw); });
+    const Workspace all(count() * sums_items * static_cast<int64_t>(sizeof(Acc)));
+    Acc* const sums = all.as<Acc>();
+    parallel_pieces(count(), multiplications / count(),
+                    [&](int64_t i) { engine.run_cell(i, sums + i * sums_items); });
+    const int64_t pieces = ceil_div(max_rows(), merged_rows);
+    const auto merge = [&](int64_t i) {
+      const int64_t group = i / pieces / channel_cells();
+      const int64_t first = group * pixel_parts * channel_cells() + i / pieces % channel_cells();
+      const WgradCell cell = (*this)[first];
+      const int64_t row = i % pieces * merged_rows;
+      if (row < cell.rows.size)
+        engine.merge(cell, row, std::min(merged_rows, cell.rows.size - row),
+                     sums + first * sums_items, dw);
+    };
+    parallel_pieces(groups * channel_cells() * pieces, pixel_parts * sums_items / pieces, merge);
+  }
+
+  /// to[j] = the sums of all ranges of pixels from `from` on, in their order; n of them.
+  template <class Acc>
+  void add_ranges(const Acc* from, int64_t sums_items, int64_t n, Acc* to) const {
+    const int64_t range = channel_cells() * sums_items;  // from one to the next
+    if (pixel_parts == 1) std::copy_n(from, n, to);
+    else
+      for (int64_t j = 0; j < n; ++j) to[j] = from[j] + from[range + j];
+    for (int64_t part = 2; part < pixel_parts; ++part)
+      for (int64_t j = 0; j < n; ++j) to[j] += from[part * range + j];
+  }
+
+ private:
+  static int64_t most(int64_t n, int64_t unit, int64_t parts) {
+    return ceil_div(ceil_div(n, unit), parts) * unit;
+  }
+  static Extent units(int64_t n, int64_t unit, int64_t parts, int64_t i) {
+    const Extent e = piece(ceil_div(n, unit), parts, i);
+    return {e.begin * unit, std::min(e.size * unit, n - e.begin * unit)};
+  }
+};
+
+}  // namespace quern::kernels
