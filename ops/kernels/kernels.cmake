@@ -1,5 +1,5 @@
-# The instruction sets and the kernel families, a row each: what there is, once. The build makes a table of each
-# family's records by it (table.h), which dispatch, tests and benchmarks walk.
+# The instruction sets and the kernel families, a row each: what there is, once. The build makes a
+# table of each family's records by it (table.h), which dispatch, tests and benchmarks walk.
 
 # An instruction set: its name, as in tensor/types.h, and the compiler's flags. Worst first.
 # -mtune=generic would split unaligned 32-byte loads; prefer 512-bit vectors where we ask for them.
@@ -11,17 +11,19 @@ set(QUERN_ISA_FLAGS_avx512 ${QUERN_ISA_FLAGS_avx2} -mavx512f -mavx512bw -mavx512
 set(QUERN_ISA_FLAGS_avx512_bf16 ${QUERN_ISA_FLAGS_avx512} -mavx512bf16)
 set(QUERN_ISA_FLAGS_amx ${QUERN_ISA_FLAGS_avx512_bf16} -mamx-tile -mamx-bf16)
 set(QUERN_ISAS_x86 avx2 avx512 avx512_bf16 amx)
-# Before it has registers, GCC's scheduler lifts all loads of a step, and then spills accumulators.
+# Ahead of register allocation, GCC's scheduler lifts all loads of a step, and accumulators are
+# spilled for them.
 set(QUERN_ISA_FLAGS_neon -march=armv8-a $<$<CXX_COMPILER_ID:GNU>:-fno-schedule-insns>)
 set(QUERN_ISA_FLAGS_neon_bf16 ${QUERN_ISA_FLAGS_neon} -march=armv8.2-a+bf16)
 set(QUERN_ISA_FLAGS_sve ${QUERN_ISA_FLAGS_neon} -march=armv8.2-a+sve)
 set(QUERN_ISA_FLAGS_sve_bf16 ${QUERN_ISA_FLAGS_neon} -march=armv8.2-a+sve+bf16)
 set(QUERN_ISAS_arm neon neon_bf16 sve sve_bf16)
 
-# A family: its folder, the beginning of its files' names, its tables as record:name, and its units, best first.
-# <family>_kernel.h is the contract. A unit is <family>_<unit>.cpp in the folder or below; where there is no such file,
-# <family>_simd.h compiled for that instruction set. Units of another architecture, and those whose files are gone, are
-# left out; one that is not named after an instruction set runs on any CPU.
+# A family: its folder, the beginning of its files' names, its tables as record:name, and its units,
+# best first. <family>_kernel.h is the contract. A unit is <family>_<unit>.cpp in the folder or
+# below; where there is no such file, <family>_simd.h compiled for that instruction set. Units of
+# another architecture, and those whose files are gone, are left out; one that is not named after an
+# instruction set runs on any CPU.
 set(QUERN_FAMILIES
   "gemm          gemm         GemmKernel:gemm
                  amx avx512_bf16 avx512 avx2 sve_bf16 sve neon_bf16 neon portable reference"
@@ -75,7 +77,8 @@ function(quern_unit_isa unit result)
   endif()
 endfunction()
 
-# Adds the units of QUERN_FAMILIES to `target`, and the lists that table.cpp includes: contracts.inc and tables.inc.
+# Adds the units of QUERN_FAMILIES to `target`, and the lists that table.cpp includes: contracts.inc
+# and tables.inc.
 function(quern_kernel_units target folder)
   set(generated ${PROJECT_BINARY_DIR}/kernels)
   set(contracts "")
@@ -116,7 +119,8 @@ function(quern_kernel_units target folder)
   file(CONFIGURE OUTPUT ${generated}/tables.inc CONTENT "${tables}")
   target_include_directories(${target} PRIVATE ${generated})
   quern_isa_flags(${target})
-  # The tiles of AVX-512: accumulators keep their registers between loops, addresses are those that are written.
+  # The tiles of AVX-512. GCC is to allocate registers for a whole function, so that accumulators
+  # are not moved between loops, and to leave address arithmetic as it is written.
   foreach(unit avx512 avx512_bf16)
     set_property(SOURCE ${folder}/gemm/tiles/gemm_${unit}.cpp APPEND PROPERTY COMPILE_OPTIONS
       $<$<CXX_COMPILER_ID:GNU>:-fira-region=one> $<$<CXX_COMPILER_ID:GNU>:-fno-ivopts>)

@@ -38,8 +38,8 @@ struct Blocks {
     kc = round_up(ceil_div(k, depths), kernel.k_multiple);
     depths = ceil_div(k, kc);
 
-    // All columns, so that the rows of A are packed once, until there are too few cells; but four tiles,
-    // which fetch the next panel while they multiply.
+    // All columns, so that the rows of A are packed once, until there are too few cells; but four
+    // tiles, which fetch the next panel while they multiply.
     int64_t tiles_m = blocking::gemm_rows(amx) / kernel.mr, tiles_n = panel_count(kernel, p.n);
     const auto cells = [&] {
       return p.batch * ceil_div(p.m, tiles_m * kernel.mr) * ceil_div(p.n, tiles_n * kernel.nr);
@@ -131,8 +131,8 @@ class Cell {
       const int64_t p0 = depth * blocks_.kc, k = std::min(blocks_.kc, padded_k(kernel_, p_.k) - p0);
       const Rows a = rows_of_a(p0, k);
       for (int64_t j = 0; j < n_; j += kernel_.nr) {
-        // The tiles of a panel fetch the next, each a quarter: from L3 it would come too slowly
-        // for the first of its tiles.
+        // The first four tiles of a panel prefetch a quarter of the next one each: else its first
+        // tile would wait for L3.
         const std::byte* next = j + kernel_.nr < n_          ? panel(p0, j + kernel_.nr)
                                 : depth + 1 < blocks_.depths ? panel(p0 + k, 0)
                                                              : nullptr;

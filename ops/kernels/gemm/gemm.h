@@ -4,9 +4,10 @@
 
 namespace quern::kernels {
 
-/// Matrices where they lie: element (i, j) of the l-th at l·batch_stride + i·row_stride +
-/// j·col_stride, in elements. A transpose swaps strides; a batch_stride of 0 shares one matrix. Strides may be 0
-/// or less than what they step over: rows, or columns, that are one or overlap.
+/// Matrices where they lie: element (i, j) of the l-th at
+/// l·batch_stride + i·row_stride + j·col_stride, in elements. A transpose swaps strides; a
+/// batch_stride of 0 shares one matrix. Strides may be 0 or less than what they step over: rows, or
+/// columns, that are one or overlap.
 struct GemmOperand {
   const void* data;
   int64_t row_stride, col_stride;

@@ -12,9 +12,10 @@
 // n..nr-1 zero. kr is the number of consecutive k that one instruction multiplies and adds (bf16
 // pairs: 2).
 //
-// A kernel may also run on outer products, as the gradient of a convolution's weight has it (k counts
-// pixels, channels are innermost), which saves transposes and half of the packing:
-//   A by columns, kr of them interleaved like those of B: element (r, p) at (p/kr)·lda + r·kr + p%kr
+// A kernel may also run on outer products, as the gradient of a convolution's weight has it (k
+// counts pixels, channels are innermost), which saves transposes and half of the packing:
+//   A by columns, kr of them interleaved like those of B: element (r, p) at
+//     (p/kr)·lda + r·kr + p%kr
 //   B by rows, where they lie: element (p, j) at p·ldb + j; all nr columns must be readable
 //   k any; columns of A up to the next multiple of kr are there and finite
 //
@@ -33,21 +34,22 @@ namespace quern::kernels {
 inline constexpr int kMaxNr = 96;
 
 struct GemmTile {
-  /// So many tiles follow each other in A, in C and in their epilogue; 1 unless the kernel takes those.
+  /// So many tiles follow each other in A, in C and in their epilogue; 1 unless the kernel takes
+  /// those.
   int64_t tiles = 1;
   int64_t m, n;   // 1..mr rows, 1..nr columns; those beyond are neither read (A) nor written (C)
   int64_t k;      // of each product; a multiple of the kernel's k_multiple, at least that
   int64_t batch;  // number of products, at least 1
   const void* const* a;  // batch pointers to A_i[0][0]; row r of it starts r·lda elements on
   int64_t lda;           // by columns: from a group of kr columns to the next
-  /// Rows from m/2 on lie so many elements further in A, in C: two short rows of an image are one tile.
-  /// 0 unless the kernel takes epilogues; else m is even and tiles is 1.
+  /// Rows from m/2 on lie so many elements further in A, in C: two short rows of an image are one
+  /// tile. 0 unless the kernel takes epilogues; else m is even and tiles is 1.
   int64_t jump_a = 0, jump_c = 0;
   const void* const* b;  // batch pointers to packed panels, or to B_i[0][0]
   int64_t ldb = 0;       // B by rows only
-  /// A cache line and the one behind it, to be fetched to L2 for each 2·kr of k (outer products: each kr;
-  /// not null), ahead_step bytes on. (One line a step came too late: on 16 images and one thread of Zen 4,
-  /// 256->64 channels at 56×56 take 0.88 to 0.96 of the time in bf16, 0.85 to 0.91 in f32.)
+  /// A cache line and the one behind it, to be prefetched to L2 at each step of 2·kr of k (outer
+  /// products: of kr; not null), then those ahead_step bytes on. (With one line a step they arrive
+  /// too late.)
   const void* ahead = nullptr;
   int64_t ahead_step = 0;
   void* c;  // [m][n], row r starts r·ldc elements on
@@ -66,7 +68,8 @@ struct GemmKernel {
   void (*run)(const GemmTile&);
   void (*run_outer)(const GemmTile&) = nullptr;  // outer products; null: not offered
   bool takes_epilogues = false;                  // run() takes epilogue, tiles and jumps
-  // What run() may hold in the thread from enter() to leave(), outside of memory: see KernelUse. Null: nothing.
+  // What run() may hold in the thread from enter() to leave(), outside of memory: see KernelUse.
+  // Null: nothing.
   void (*enter)() = nullptr;
   void (*leave)() = nullptr;
   // nr is that of vectors of 128 bits in the record, and named <nr/4>vl; table() gives that of

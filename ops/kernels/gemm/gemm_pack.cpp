@@ -26,8 +26,9 @@ void pack_block(const GemmKernel& kernel, const Source& b, std::byte* to, int64_
   int64_t j = 0;
   if (b.col_stride == 1 && packs_panels(panel_format(kernel)) && nr % 16 == 0 &&
       b.k % kernel.k_multiple == 0) {
-    // A row of all panels before the next row: it is read as it lies, which a row of one panel, a line
-    // or two of a page, is too little for (with rows of A packed once, 1024³ in bf16 is 1.09 times as fast, Zen 5).
+    // A row of B across all panels before the next row: hardware prefetchers follow such a
+    // sequential read, not one panel's share of a row, a cache line or two before the jump to
+    // another page.
     j = b.n / nr * nr;
     if (j > 0)
       pack_panels(panel_format(kernel), {.src = b.data,
@@ -68,8 +69,8 @@ void pack_terms(const GemmKernel& kernel, const Source& b, int terms, std::byte*
                to + term * matrix_items * item, panel_items);
 }
 
-/// Copies m rows. The next one is fetched meanwhile: it is often pages away, where the processor does not
-/// look ahead (rows from memory take 0.6 of the time, Zen 5). Strides are in bytes.
+/// Copies m rows. The next one is prefetched meanwhile: it is often pages away, and hardware
+/// prefetchers stop at page ends. Strides are in bytes.
 void copy_rows(const std::byte* from, int64_t stride, int64_t m, int64_t bytes, std::byte* to,
                int64_t to_stride) {
   for (int64_t i = 0; i < m; ++i, from += stride, to += to_stride) {

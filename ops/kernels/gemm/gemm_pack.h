@@ -9,8 +9,8 @@ inline DType operand_dtype(DType of_kernel, int bf16_terms) {
   return bf16_terms == 0 ? of_kernel : DType::f32;
 }
 
-/// Copies A[m×k], which starts at `a` and has the operand's strides, into rows ld apart, zero from k to
-/// padded_k; terms lie term_items apart.
+/// Copies A[m×k], which starts at `a` and has the operand's strides, into rows ld apart, zero from
+/// k to padded_k; terms lie term_items apart.
 void pack_a_rows(const GemmKernel& kernel, const void* a, const GemmOperand& operand, int64_t m,
                  int64_t k, int64_t padded_k, int bf16_terms, void* to, int64_t ld,
                  int64_t term_items);

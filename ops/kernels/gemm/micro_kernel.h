@@ -1,4 +1,5 @@
-// The GEMM micro-kernels as drivers use them: the choice, a cell's calls, the sizes of packed operands.
+// The GEMM micro-kernels as drivers use them: the choice, a cell's calls, the sizes of packed
+// operands.
 #pragma once
 #include "quern/ops/kernels/gemm/gemm_kernel.h"
 #include "quern/ops/kernels/pack/panels.h"
@@ -9,8 +10,9 @@ namespace quern::kernels {
 /// For this dtype of A and B, and not known to be slow on this CPU.
 const GemmKernel& select_gemm_kernel(DType a_and_b);
 
-/// A cell's calls of a kernel. In between the kernel may rely on what it set in the thread, AMX's tile
-/// configuration, since nobody else has a turn; before and after, nothing is assumed or left there.
+/// A cell's calls of a kernel. In between the kernel may rely on what it set in the thread, AMX's
+/// tile configuration, since nobody else has a turn; before and after, nothing is assumed or left
+/// there.
 class KernelUse {
  public:
   explicit KernelUse(const GemmKernel& kernel) : leave_(kernel.leave) {

@@ -1,6 +1,6 @@
-// What the AVX-512 tiles do to complete sums while they are in registers. A tile that goes to memory and
-// comes back for this costs some 120 cycles, a quarter of the products over 64 channels in bf16 (Zen 5).
-// Row by row, since besides the sums four registers are free: a row that is stored leaves two more.
+// What the AVX-512 tiles do to complete sums while they are in registers: to store them and load
+// them again for this is a large part of the time of a tile that adds up few channels. Row by row,
+// since four registers are free besides the sums; each row that is stored frees two more.
 #pragma once
 #include "quern/ops/kernels/epilogue.h"
 #include "quern/ops/kernels/gemm/tiles/accumulators_avx512.h"
@@ -52,8 +52,8 @@ struct TileEpilogue {
     const auto sums = [](Columns v) __attribute__((always_inline)) { return v; };
     rows(c, sums);
   }
-  /// Sums start from the shift, which costs nothing. (From the residual too, they would wait for it: in f32 the
-  /// 1×1s with a shortcut took 1.15 times as long.)
+  /// Sums start from the shift, which costs nothing. (Not from the residual: the first products
+  /// would wait for it to come from memory.)
   __attribute__((always_inline)) void start(Accumulators<kRows>& c) const {
     const Columns shift = Columns::of(f.map.shift);
 #pragma GCC unroll 14
@@ -91,8 +91,8 @@ struct TileEpilogue {
     second.store(f.second);
   }
 
-  /// One half of the columns after the other, in place: there are no registers for both. Even and odd
-  /// rows are summed apart, so that the additions wait for each other less.
+  /// One half of the columns after the other, in place: there are no registers for both. Even and
+  /// odd rows are summed apart, so that the additions wait for each other less.
   __attribute__((always_inline)) void gradient(__m512 (&c)[kRows], int column) const {
     const auto array = [&](const void* p) __attribute__((always_inline)) {
       return _mm512_loadu_ps(static_cast<const float*>(p) + column);
@@ -130,8 +130,8 @@ struct TileEpilogue {
   }
 };
 
-// The ends of a tile that starts at `row`. fetched() tells what is to be in cache by then, what is written
-// first, and the bytes between its rows; start() what the sums start from.
+// The ends of a tile that starts at `row`. fetched() tells what to prefetch for it, first what is
+// written, and the bytes between its rows; start() what the sums start from.
 
 /// C.
 struct IntoC {

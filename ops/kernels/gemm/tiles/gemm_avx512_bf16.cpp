@@ -24,8 +24,7 @@ struct Bf16Rows {
     const __m256i items = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(row));
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(items), 16));
   }
-  /// As products with 1, which are exact, an instruction less than widened (64->256 channels at 56×56
-  /// with a shortcut, Zen 4: 0.97 of the time).
+  /// As products with 1, which are exact: an instruction less than to widen and add.
   static __m512 add(__m512 sum, const uint16_t* columns) {
     const __m256i items = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(columns));
     const __m512i pairs = _mm512_cvtepu16_epi32(items), ones = _mm512_set1_epi32(0x3f80);
@@ -45,8 +44,8 @@ struct Bf16 {
   }
 };
 
-/// Two rows of B are paired on the way: two shuffles beside 28 multiplications cost 1%, packing B
-/// first cost 3 to 20.
+/// Two rows of B are paired in registers: two shuffles beside 28 multiplications cost less than
+/// packing B first.
 struct Bf16Outer {
   template <int kRows>
   static void run(const GemmTile& tile) {

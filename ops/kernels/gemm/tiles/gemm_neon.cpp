@@ -1,5 +1,5 @@
-// 8×12 tiles in Neon: 24 accumulators of the 32 registers, three for a row of B, the others for elements
-// of A, which an FMLA takes from any lane.
+// 8×12 tiles in Neon: 24 accumulators of the 32 registers, three for a row of B, the others for
+// elements of A, which an FMLA takes from any lane.
 #include <arm_neon.h>
 
 #include "quern/ops/kernels/gemm/gemm_kernel.h"
@@ -77,8 +77,8 @@ struct F32 {
   }
 };
 
-/// bf16 as the upper halves of f32: A is widened to a block of f32 first, so that the inner loop reads
-/// its elements as f32; of the pairs of B one shift gives the even k, one mask the odd.
+/// bf16 as the upper halves of f32: A is widened to a block of f32 first, so that the inner loop
+/// reads its elements as f32; of the pairs of B one shift gives the even k, one mask the odd.
 struct Bf16 {
   static constexpr int kBlock = 128;  // 4 KiB of f32 for 8 rows: beside a panel of B in L1
 

@@ -1,6 +1,7 @@
-// 4×24 tiles by BFMMLA, which multiplies 2×4 by 4×2: 24 accumulators of two rows and two columns, two vectors
-// for two rows of A each, and one for four rows of B. Each vector of A costs an operation that joins its
-// rows, so tiles are wide; the last of a panel computes only those groups of 8 columns that it has.
+// 4×24 tiles by BFMMLA, which multiplies 2×4 by 4×2: 24 accumulators of two rows and two columns,
+// two vectors for two rows of A each, and one for four rows of B. Each vector of A costs an
+// operation that joins its rows, so tiles are wide; the last of a panel computes only those groups
+// of 8 columns that it has.
 #include <arm_neon.h>
 
 #include "quern/ops/kernels/gemm/gemm_kernel.h"

@@ -1,5 +1,5 @@
-// 8×3VL tiles in SVE of any vector length: 24 accumulators of the 32 registers, three for a row of B, the
-// others for elements of A in all lanes. (FMLA by an element would do without, but costs two
+// 8×3VL tiles in SVE of any vector length: 24 accumulators of the 32 registers, three for a row of
+// B, the others for elements of A in all lanes. (FMLA by an element would do without, but costs two
 // operations on some CPUs.)
 #include <arm_sve.h>
 

@@ -1,7 +1,7 @@
-// 4×6VL tiles by SVE's BFMMLA, which multiplies 2×4 by 4×2 in every 128 bits: 24 accumulators, two vectors for
-// two rows of A each, repeated along the vector, and one for four rows of B. Each vector of A costs an
-// operation that joins its rows, so tiles are wide; the last of a panel computes only as many VL of columns as
-// it has.
+// 4×6VL tiles by SVE's BFMMLA, which multiplies 2×4 by 4×2 in every 128 bits: 24 accumulators, two
+// vectors for two rows of A each, repeated along the vector, and one for four rows of B. Each
+// vector of A costs an operation that joins its rows, so tiles are wide; the last of a panel
+// computes only as many VL of columns as it has.
 #include <arm_sve.h>
 
 #include "quern/ops/kernels/gemm/gemm_kernel.h"
@@ -12,8 +12,8 @@ namespace {
 
 constexpr int kMr = 4, kVectors = 6;
 
-// Vectors of unknown length cannot be elements of an array, so they are spelled out; those of rows and columns
-// that kRows and kColumns exclude vanish.
+// Vectors of unknown length cannot be elements of an array, so they are spelled out; those of rows
+// and columns that kRows and kColumns exclude vanish.
 #define QUERN_EACH_COLUMN(Do) Do(0) Do(1) Do(2) Do(3) Do(4) Do(5)
 
 /// Four k of a row, in all lanes.

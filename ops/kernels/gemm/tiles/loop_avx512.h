@@ -5,9 +5,10 @@
 namespace quern::kernels {
 namespace {
 
-/// The rows of A, `stride` bytes apart, those of the second half `jump` bytes further. Two pointers and three
-/// strides reach all 14 by what an x86 address adds up (an index times 1, 2, 4 or 8); left to itself, GCC
-/// keeps a distance for each row and loads half of them from the stack at every step.
+/// The rows of A, `stride` bytes apart, those of the second half `jump` bytes further. Two pointers
+/// and three strides reach all 14 by x86's addressing modes (base + index times 1, 2, 4 or 8); left
+/// to itself, GCC keeps an offset for each row, spills half of them and reloads them from the stack
+/// at every step.
 template <int kRows>
 class RowsOfA {
  public:
@@ -48,9 +49,9 @@ struct EvenRows {
   }
 };
 
-/// Adds kr products to each sum: of A, row r of it `offset` bytes on from a[r], and of kr rows of B. Products
-/// tells how: broadcast() takes the kr items of a row of A to all lanes, load() those of 16 columns of B,
-/// add() multiplies them and adds.
+/// Adds kr products to each sum: of A, row r of it `offset` bytes on from a[r], and of kr rows of
+/// B. Products tells how: broadcast() takes the kr items of a row of A to all lanes, load() those
+/// of 16 columns of B, add() multiplies them and adds.
 template <class Products, int kRows, class Rows, class Items>
 __attribute__((always_inline)) inline void add_products(Accumulators<kRows>& c, const Rows& a,
                                                         int64_t offset, Items b_lo, Items b_hi) {
@@ -62,11 +63,10 @@ __attribute__((always_inline)) inline void add_products(Accumulators<kRows>& c, 
   }
 }
 
-/// What a tile fetches while it multiplies: its rows of C, or the next tile's rows of all that its
-/// epilogue reads and writes (End, epilogue_avx512.h), and `ahead`. A little a step, since all rows at once hold up the
-/// loads of A and B: this makes f32 at 2048³ 1.15 times and bf16 1.2 times as fast (Zen 5). A line that will
-/// be written is fetched for writing: else it is asked for a second time (64->256 channels at 56×56 with a
-/// shortcut: 3%).
+/// What a tile prefetches while it multiplies: its rows of C, or the next tile's rows of all that
+/// its epilogue reads and writes (End, epilogue_avx512.h), and `ahead`. A little a step: all rows
+/// at once would take the line-fill buffers that the loads of A and B need. A line that will be
+/// written is prefetched for writing, else its store requests it a second time, for ownership.
 template <class End, int kRows>
 class Fetches {
  public:
@@ -101,10 +101,9 @@ class Fetches {
   int64_t ahead_step_, stride_;
 };
 
-/// The row of B a page further on: a stream from L3 or memory, such as the weights of one image's
-/// convolutions, starts anew on every page where the processor fetches by itself. Two loads beside 28
-/// multiplications; the convolutions of ResNet-50 on one image gained 5% in bf16 and 7% in f32 (Zen 5), GEMMs
-/// whose B lies in L1 lost nothing.
+/// The row of B a page further on: hardware prefetchers stop at page ends and have to start anew on
+/// each page, which holds up streams from L3 or memory, such as the weights of one image's
+/// convolutions. Two prefetches beside 28 multiplications cost nothing where B lies in L1.
 __attribute__((always_inline)) inline void fetch_row(const void* b) {
   const char* later = static_cast<const char*>(b) + 4096;
   _mm_prefetch(later, _MM_HINT_T0);
@@ -112,10 +111,10 @@ __attribute__((always_inline)) inline void fetch_row(const void* b) {
 }
 
 /// Tiles of kRows rows. A turn adds kr products to each sum twice: k_multiple is 2·kr.
-/// What is around the loop counts where it is short: a CPU that works ahead over 448 instructions (Zen 5)
-/// hides the end of a tile and the start of the next one behind products only if they are fewer. So each End
-/// has a loop of its own, since GCC 12 moves all sums to other registers between one loop and several ends,
-/// and loops run at least once, as the contract has it (1×1 over 64 channels in bf16, all together: 5%).
+/// What is around the loop counts where k is small: an out-of-order core overlaps the end of a tile
+/// and the start of the next one with products only as far as its reorder buffer reaches. So each
+/// End has a loop of its own, since GCC 12 moves all sums to other registers between one loop and
+/// several ends, and loops run at least once, as the contract has it.
 template <class Products, int kRows>
 struct Tiles {
   template <class End>

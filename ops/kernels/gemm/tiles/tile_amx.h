@@ -38,9 +38,9 @@ class AmxGemm {
     if (alone) leave();
   }
 
-  /// From here to leave() the configuration stays with the thread from call to call: loading one costs
-  /// about as much as eight multiplications. Who else uses tiles in this thread, before or after, finds
-  /// and leaves them as they like.
+  /// From here to leave() the configuration stays with the thread from call to call, since loading
+  /// one costs as much as several multiplications. Other code of this thread may use tiles before
+  /// and after, with a configuration of its own.
   static void enter() { held = {.between_calls = true}; }
   static void leave() {
     if (held.rows > 0) Tiles::release();
