@@ -82,11 +82,10 @@ ConvPlan conv_plan(const ConvProblem& problem, ConvPass pass) {
   const Multiplier m = select_multiplier(problem.dtype);
   if (m.bf16_terms != 0) {
     const ConvPlan ieee = plan_conv(problem, pass);
-    // Winograd's F(4×4, 3×3) has to save a good deal more than bf16, since it transforms. On ResNet-50
-    // in AVX512_BF16, twice as fast: where it saves a factor of 4, it takes 0.75 to 1.03 of the time, of 3
-    // (14×14 pixels) 1.1.
+    // Winograd's F(4×4, 3×3) has to save multiplications by a factor well above bf16's speed, since
+    // its transforms take time, too.
     if (ieee.saving() > 1.75 * m.speed || padding_costs_more(problem)) return ieee;
-    // dy is packed item by item there: 1.1 to 0.4 times as fast as in f32 where bf16 is twice as fast.
+    // dy is packed item by item there, which takes longer than a bf16 of twice the speed saves.
     if (pass == ConvPass::wgrad && problem.format == MemoryFormat::contiguous && m.speed <= 2)
       return ieee;
   }

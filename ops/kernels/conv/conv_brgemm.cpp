@@ -1,4 +1,5 @@
-// conv_brgemm: every convolution as batch-reduce GEMMs, forward and dgrad over taps, wgrad over pixels.
+// conv_brgemm: every convolution as batch-reduce GEMMs, forward and dgrad over taps, wgrad over
+// pixels.
 #include <algorithm>
 
 #include "quern/ops/kernels/conv/taps/blocking.h"

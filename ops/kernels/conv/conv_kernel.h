@@ -21,8 +21,8 @@ struct ConvProblem {
   int64_t groups;
   DType dtype;  // of x, weight and y: f32, bf16 or f64
   MemoryFormat format;
-  /// Of forward in channels_last: pixels of memory after each row. Those of x are zeros, as are as many
-  /// before its first row.
+  /// Of forward in channels_last: pixels of memory after each row. Those of x are zeros, as are as
+  /// many before its first row.
   int64_t x_gap = 0, y_gap = 0;
 
   /// "mb16_ic64oc64_ih56oh56kh3sh1dh0ph1_iw56ow56kw3sw1dw0pw1", the field's notation; dh is
@@ -50,8 +50,8 @@ struct ConvKernel {
                 const ChannelMap& prologue);
   /// How many times the multiplications of this pass the definition has; null: as many.
   double (*saving)(const ConvProblem&, ConvPass) = nullptr;
-  /// The x_gap with which forward would read x where it lies, and not a copy with padding. Null: none, and y is
-  /// not to have one either.
+  /// The x_gap with which forward would read x where it lies, and not a copy with padding. Null:
+  /// none, and y is not to have one either.
   int64_t (*wanted_gap)(const ConvPlan&) = nullptr;
   bool on_micro_kernels = true;  // else it uses none
 };

@@ -1,5 +1,5 @@
-// The seven loops, and what a prologue and an epilogue add, a step after the other. Every sum runs in the accumulator's
-// type and is rounded once.
+// The seven loops, and what a prologue and an epilogue add, a step after the other. Every sum runs
+// in the accumulator's type and is rounded once.
 #include <algorithm>
 #include <vector>
 

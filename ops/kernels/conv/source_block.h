@@ -1,5 +1,5 @@
-// Blocks of images, copied to zero-padded scratch in which every tap of a filter is an offset. Item sizes are 2, 4 or
-// 8 bytes; strides count items.
+// Blocks of images, copied to zero-padded scratch in which every tap of a filter is an offset. Item
+// sizes are 2, 4 or 8 bytes; strides count items.
 #pragma once
 #include "quern/ops/kernels/conv/axis.h"
 #include "quern/ops/kernels/conv/strides.h"
@@ -39,7 +39,8 @@ struct SourceCopy {
   int64_t channels;
   int64_t position_stride, channel_stride;
   ChannelMap map = {};  // of these channels; what is copied is then bf16, f32 or f64, by `item`
-  /// Not 0: f32 becomes so many terms of bf16 (pack/bf16_terms.h), `term_stride` items from one to the next.
+  /// Not 0: f32 becomes so many terms of bf16 (pack/bf16_terms.h), `term_stride` items from one to
+  /// the next.
   int bf16_terms = 0;
   int64_t term_stride = 0;
 };

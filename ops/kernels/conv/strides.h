@@ -1,5 +1,5 @@
-// Where element (n, c, y, x) of an image tensor lies: dense in either format, or in channels_last with a gap
-// of some pixels after each row.
+// Where element (n, c, y, x) of an image tensor lies: dense in either format, or in channels_last
+// with a gap of some pixels after each row.
 #pragma once
 #include "quern/tensor/memory_format.h"
 

@@ -1,4 +1,5 @@
-// What follows a tile's sums in the engines of forward and dgrad: the epilogue, rounding, the store.
+// What follows a tile's sums in the engines of forward and dgrad: the epilogue, rounding, the
+// store.
 #pragma once
 #include <algorithm>
 #include <cstddef>
@@ -60,7 +61,8 @@ class TileOutput {
   using Acc = Accumulator<T>;
   using Kind = Epilogue::Kind;
 
-  /// `pixel`: elements between the rows of a tile in the output. `blocks` cells add to a channel's sums.
+  /// `pixel`: elements between the rows of a tile in the output. `blocks` cells add to a channel's
+  /// sums.
   TileOutput(const Epilogue& epilogue, const GemmKernel& gemm, const ImageStrides& strides,
              int64_t pixel, int64_t channels, int64_t blocks, T* output);
 
@@ -84,10 +86,11 @@ class TileOutput {
     const bool several = strides_.c == 1 && in_registers(n, batch, sums);
     return several ? std::min(rows, PanelSums<Acc>::kRows) / m : 1;
   }
-  /// The last products of a tile (none: its batch is 0), then the epilogue: it belongs at `offset` in
-  /// the output, its second half `jump` further (0 unless in_registers()), from `channel` on. The tile is
-  /// completed where it lies: a copy waits until what was just written of it has left the core, and all
-  /// before it (of the samples of ResNet-50's inference on one image in bf16, 1.6% were there; Zen 5).
+  /// The last products of a tile (none: its batch is 0), then the epilogue: it belongs at `offset`
+  /// in the output, its second half `jump` further (0 unless in_registers()), from `channel` on.
+  /// `tile` is changed, not copied: a copy loads several members at once, which store forwarding
+  /// does not serve when they were just stored one by one, and so waits until these stores, and all
+  /// before them, have reached the cache.
   void complete(GemmTile& tile, int64_t channel, int64_t offset, T* scratch, PanelSums<Acc>& sums,
                 int64_t jump = 0) const;
   /// The channels' sums over all blocks, in their order; block i has pixels(i).
@@ -101,8 +104,8 @@ class TileOutput {
   const Acc* array(const void* p, int64_t channel) const {
     return p ? static_cast<const Acc*>(p) + channel : nullptr;
   }
-  /// Asks for the memory of a tile before it is needed: its rows are pages of memory apart, where no
-  /// hardware prefetcher looks (ResNet-50's dgrads in bf16: 0.90 of the time).
+  /// Prefetches the memory of a tile: its rows are pages apart, and hardware prefetchers stop at
+  /// page ends.
   void fetch(int64_t m, int64_t n, int64_t offset) const;
   const T* gather(const void* tensor, int64_t offset, int64_t m, int64_t n, T* scratch) const;
   void scatter(const T* tile, int64_t m, int64_t n, T* to) const;

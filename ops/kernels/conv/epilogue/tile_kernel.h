@@ -1,5 +1,5 @@
-// A tile of complete sums in memory is finished by these: where the micro-kernel that summed does not
-// do it itself. A record an instruction set and dtype. Seen by files with ISA flags.
+// A tile of complete sums in memory is finished by these: where the micro-kernel that summed does
+// not do it itself. A record an instruction set and dtype. Seen by files with ISA flags.
 #pragma once
 #include <cstdint>
 

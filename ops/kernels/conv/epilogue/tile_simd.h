@@ -1,5 +1,5 @@
-// The tile kernels on vectors of xsimd, once an instruction set. A vector lies along a row; what is kept
-// a channel stays in registers from the first row to the last.
+// The tile kernels on vectors of xsimd, once an instruction set. A vector lies along a row; what is
+// kept a channel stays in registers from the first row to the last.
 #pragma once
 #include "quern/ops/kernels/conv/epilogue/tile_kernel.h"
 #include "quern/ops/kernels/simd.h"

@@ -15,8 +15,9 @@ int64_t most_taps(const TapConv& conv) {
   return std::max<int64_t>(1, rows * columns);
 }
 
-/// B of all taps in a third of L2 takes ResNet-50's 3×3 of 512 channels in one pass in bf16: with stride 2, on 16
-/// images, 0.97 of the time that two take.
+/// Source channels that one pass adds up: as many as B of all taps has room for in its share of L2,
+/// since each further pass loads and stores all sums again. (A third of 1 MiB takes 3×3 of 512
+/// channels in bf16 in one pass.)
 int64_t pass_of_k(const TapCut& cut) {
   const int64_t fit =
       blocking::panel_of_taps() / (cut.terms * cut.max_taps * cut.gemm.nr * cut.item);
@@ -32,9 +33,8 @@ int64_t step_of_source(const TapCut& cut) {
   return dense ? round_up(cut.gemm.mr * 2 * cut.gemm.kr * cut.item, 64) : 0;
 }
 
-/// Where few blocks leave each to many cells, all read one copy (ResNet-50's 2048->512 at 7×7 on one
-/// image took 1.2 times as long when each of its 16 cells made its own); not where all copies together
-/// are far from fitting in L2, in which a cell finds its own.
+/// Where few blocks leave each to many cells, all read one copy instead of making one each; not
+/// where all copies together are far from fitting in L2, in which a cell finds its own.
 int64_t items_to_share(const TapCut& cut) {
   if (cut.in_place || cut.parts == 1) return 0;
   const int64_t items = cut.scratch_items(cut.grid[0]);
@@ -51,8 +51,8 @@ int64_t pieces_of_cell(const TapCut& cut) {
   return std::clamp<int64_t>(std::min({worth, rows, pixels / cut.gemm.mr}), 1, 8);
 }
 
-/// Makes one run of two short ones, and returns the end of those that are left. A tile of 7 rows reads B as
-/// often as one of 14: ResNet-50's 3×3 to 7×7 in bf16 became 1.02 to 1.08 times as fast.
+/// Makes one run of two short ones, since a tile of 7 rows reads as much of B as one of 14. Returns
+/// the end of those that are left.
 Run* join_rows(const TapCut& cut, Run* begin, Run* end) {
   const auto is_short = [&](const Run& run) { return 2 * run.length <= cut.gemm.mr; };
   if (!cut.gemm.takes_epilogues || cut.out_strides.c != 1 || std::none_of(begin, end, is_short))
@@ -109,9 +109,9 @@ TapCut::TapCut(const ConvPlan& plan, const TapConv& conv, bool maps, bool sums)
                              })) {
   // Too few cells: first split the panels, then the block's images or rows.
   //
-  // Cells that copy their source or sum up their outputs are not taken in pieces. Ranges of panels cost little and
-  // so become more cells than are wanted: the smaller the last one, the less threads wait for it (training ResNet-50
-  // on 16 images, two threads: 0.98 of the time that 16 cells take where others use the CPU too, else 0.995).
+  // Cells that copy their source or sum up their outputs are not taken in pieces. Ranges of panels
+  // cost little and so become more cells than are wanted: the smaller the last one, the less
+  // threads wait for it.
   const bool whole = !in_place || sums;
   const int64_t multiplications =
       conv.images * conv.y.longest_phase() * conv.x.longest_phase() * k * max_taps * output_total;

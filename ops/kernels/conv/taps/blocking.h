@@ -1,5 +1,5 @@
-// How forward and dgrad are cut into cells, panels, passes over k and runs of pixels, by the problem
-// alone, and where what they multiply lies.
+// How forward and dgrad are cut into cells, panels, passes over k and runs of pixels, by the
+// problem alone, and where what they multiply lies.
 #pragma once
 #include <span>
 
@@ -29,7 +29,8 @@ bool reads_in_place(const ConvPlan& plan, const TapConv& conv, int64_t gap);
 
 /// Distances count items, of the operand or of the output.
 struct TapCut {
-  /// `maps`: is the source mapped on its way (a prologue)? `sums`: are outputs summed up, a block at a time?
+  /// `maps`: is the source mapped on its way (a prologue)? `sums`: are outputs summed up, a block
+  /// at a time?
   TapCut(const ConvPlan& plan, const TapConv& conv, bool maps, bool sums);
 
   const TapConv& conv;

@@ -1,16 +1,17 @@
 // The engine of forward and dgrad.
 //
-//   for each cell (block of images and rows, range of panels), in parallel, the last ones in pieces of rows
+//   for each cell (block of images and rows, range of panels), in parallel, the last ones in pieces
 //     for each group
-//       copy the block of the source to scratch         aims at half of L2; before, if cells share it
+//       copy the block of the source to scratch    aims at half of L2; before, if cells share it
 //       for each panel of nr output channels
 //         for each phase of y, of x
-//           for each block of source channels           B of all taps aims at a third of L2
+//           for each block of source channels      B of all taps aims at a third of L2
 //             for each run of output pixels, for each tile of mr
 //               C[mr × nr] += Σ taps A[mr × channels] · B[channels × nr]
-//               after the last block: the epilogue, rounding, store      conv/epilogue
+//               after the last block: the epilogue, rounding, store    conv/epilogue
 //
-// A is the source itself where channels are innermost and zeros lie wherever taps reach beyond its rows.
+// A is the source itself where channels are innermost and zeros lie wherever taps reach beyond its
+// rows.
 #include <algorithm>
 #include <cstddef>
 #include <span>
@@ -157,8 +158,8 @@ void TapEngine<T, Operand>::copy_shared() const {
   });
 }
 
-/// The source of a group in a block, to this thread's scratch unless it is there: the cell before mostly was of
-/// the same block.
+/// The source of a group in a block, to this thread's scratch unless it is there: the cell before
+/// mostly was of the same block.
 template <class T, class Operand>
 void TapEngine<T, Operand>::copy_once(int64_t block, int64_t group) const {
   int64_t& held = held_[static_cast<size_t>(thread_index())];
@@ -199,8 +200,8 @@ void TapEngine<T, Operand>::run_cell(int64_t block_index, const Block& block, in
   }
 }
 
-/// What this thread copies after the last cell of a block (training ResNet-50 in bf16 on 16 images, one thread
-/// of Zen 4: forward 0.97 of the time, 64->256 channels at 56×56 and the 3×3 there 0.94; dgrads 0.98).
+/// The source of the next block, which this thread copies next: the tiles of the last cell of a
+/// block prefetch it.
 template <class T, class Operand>
 Ahead TapEngine<T, Operand>::ahead(int64_t block_index, int64_t part) const {
   Ahead ahead;
@@ -242,15 +243,14 @@ void TapEngine<T, Operand>::run_panel(const Block& block, const PhaseWork& work,
   for (int64_t k0 = 0; k0 < cut_.k; k0 += cut_.k_block) {
     const bool first = k0 == 0, last = k0 + cut_.k_block >= cut_.k;
     Acc* sum = kept_.get();
-    // Weights that come from memory are asked for a panel ahead, by four tiles, which have time for a
-    // quarter of it each (inference of ResNet-50 on one image in bf16, Zen 5: 2%).
+    // Weights, which may come from memory, are prefetched a panel ahead, by four tiles, which have
+    // time for a quarter of it each.
     const Operand* weights = panel.next ? panel.next + cut_.panel_items() * k0 / cut_.k : nullptr;
     int64_t quarters = weights ? 4 : 0;
     const auto fetched = [&](int64_t steps, const Operand* next_tile) -> Ahead::Lines {
       if (quarters > 0) return {weights, 64};
-      // The panel that brings A to L2 reads too little in a row for the CPU's own prefetchers (training
-      // ResNet-50 in bf16 on 16 images, Zen 4: dgrad of 64->256 channels at 56×56 takes 0.83 of the
-      // time, all dgrads 0.98).
+      // The first panel of a cell is the one that brings A to L2, in reads too short and scattered
+      // for hardware prefetchers: its tiles prefetch each other's rows.
       if (panel.first_of_cell && cut_.source_step > 0) return {next_tile, cut_.source_step};
       return next_block.next(steps, nullptr);
     };

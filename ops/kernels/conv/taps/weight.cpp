@@ -29,7 +29,8 @@ struct WeightMatrix {
 template <class T>
 constexpr int64_t kLine = 64 / static_cast<int64_t>(sizeof(T));
 
-/// The part of the weight that a panel holds: element (k, n, tap) is at k·k_stride + n·n_stride + tap.
+/// The part of the weight that a panel holds: element (k, n, tap) is at
+/// k·k_stride + n·n_stride + tap.
 template <class T>
 struct PanelSource {
   const T* at;
@@ -48,11 +49,10 @@ struct PanelPlace {
   int terms;            // 0: the source has the panel's dtype
 };
 
-/// Some rows of B at a time, of all taps: rounded to terms if need be, transposed to [k][tap][n], which
-/// makes whole vectors of what lies side by side in the weight, both in L1, then put where each tap has its
-/// panel. All weights of ResNet-50 from memory take half of the time that they take item by item in bf16,
-/// 0.7 of it in f32; a quarter of that comes from fetching what is next, which lies in too many pages for
-/// the CPU to foresee.
+/// Some rows of B at a time, of all taps: rounded to terms if need be, transposed to [k][tap][n],
+/// which makes whole vectors of what lies side by side in the weight, both in L1, then put where
+/// each tap has its panel. What comes next is prefetched: it lies in too many pages for hardware
+/// prefetchers to follow.
 template <class S, class T>
 void pack_panel(const GemmKernel& gemm, const TapConv& conv, const PanelSource<S>& source,
                 const PanelPlace& place, T* panel) {

@@ -9,9 +9,9 @@
 //   dw = the cells' C, summed over the ranges of pixels in their order
 //
 // B costs nothing to pack, A is the smaller and serves more tiles. If taps differ, A is dy, and B a
-// zero-padded copy of x in which a tap is an offset; a run is a row of outputs, and rows of taps that
-// fall on the padding are left out. With few input channels (the stem) A is x, and the columns of taps
-// are rows of A.
+// zero-padded copy of x in which a tap is an offset; a run is a row of outputs, and rows of taps
+// that fall on the padding are left out. With few input channels (the stem) A is x, and the columns
+// of taps are rows of A.
 #include "quern/ops/kernels/conv/wgrad/outer.h"
 #include "quern/ops/kernels/pack/matrix.h"
 
@@ -25,8 +25,8 @@
 namespace quern::kernels {
 namespace {
 
-/// Rows of outputs up to here are too short to be runs: in bf16, runs of 28 pixels cost 3% more than long
-/// ones, of 14 pixels 11%, of 7 pixels 30%.
+/// Rows of outputs up to here are too short to be runs: the beginning and the end of one take too
+/// large a share of its time.
 constexpr int64_t kShortRow = 27;
 
 /// Cells that a problem is cut into at least, where its shape allows.
@@ -60,8 +60,8 @@ OuterWgrad<T, Operand>::OuterWgrad(const ConvPlan& plan, const T* x, const T* dy
           forward_axis(p_.iw, p_.ow, 1, p_.stride_w, p_.pad_w - s * p_.dilation_w, 1));
   else if (folded_) x_axes_ = {plain_forward_axis(p_.iw, p_.ow, p_.kw, p_.stride_w, p_.pad_w)};
   else x_axes_ = {forward_axis(p_.iw, p_.ow, p_.kw, p_.stride_w, p_.pad_w, p_.dilation_w)};
-  // With few pixels, dw itself is what costs: rows of dy give it in its own order, to be written once
-  // (512→2048 channels at 7×7: 0.85 of the time in bf16, 0.91 in f32; 256→1024 at 14×14: 1.02 and 1.05).
+  // With few pixels, dw itself is what costs: with dy as A it comes out in its own order and is
+  // written once.
   const bool many_pixels = p_.n * p_.oh * p_.ow > icg_ + ocg_;
   x_is_a_ = folded_ || (linear_ && icg_ < ocg_ && many_pixels);
   cells_ = {.groups = p_.groups,
@@ -84,9 +84,9 @@ OuterWgrad<T, Operand>::OuterWgrad(const ConvPlan& plan, const T* x, const T* dy
   choose_blocks();
 }
 
-/// The sums of a cell should stay in L2 from one of its blocks to the next. (A pass of its own that packs A and
-/// copies B once for all cells took 1.03 to 1.08 times as long: it waits for memory, while a cell's blocks have been
-/// fetched by the tiles before.)
+/// The sums of a cell should stay in L2 from one of its blocks to the next. (To pack A and copy B
+/// once for all cells, in a pass before, is slower: that pass waits for memory, while a cell's blocks
+/// have been prefetched by the tiles before.)
 template <class T, class Operand>
 void OuterWgrad<T, Operand>::choose_split() {
   const double sums = static_cast<double>(taps() * cells_.rows * cells_.columns) * sizeof(Acc);

@@ -90,8 +90,8 @@ class OuterWgrad {
     const Extent& e = x_is_a_ ? cell.columns : cell.rows;
     return {cell.group * ocg_ + e.begin, e.size};
   }
-  /// Items between pixels of a copy: vectors of B end where the next begins, and rows of B do not all
-  /// fall into one set of the first-level cache.
+  /// Items between pixels of a copy: vectors of B end where the next begins, and rows of B do not
+  /// all fall into one set of the first-level cache.
   int64_t copy_pixel(int64_t channels) const {
     const int64_t items = round_up(channels, gemm_.nr);
     return collides(items) ? items + gemm_.nr : items;

@@ -1,4 +1,6 @@
-// The gradient of the weight: dw[o][c][tap] = Σ over pixels of dy[pixel][o] · x[pixel under tap][c].
+// The gradient of the weight:
+//
+//   dw[o][c][tap] = Σ over pixels of dy[pixel][o] · x[pixel under tap][c]
 //
 //   for each cell (group, range of blocks of pixels, of rows of A, of output channels), in parallel
 //     for each block of pixels                            A and B together aim at half of L2
@@ -13,8 +15,7 @@
 // the padding between them, which meets zeros in B. With few input channels (the stem), the columns
 // of the taps become rows of A.
 //
-// Kernels that run on outer products have a faster way where channels are innermost:
-// brgemm_wgrad_outer.cpp.
+// Kernels that run on outer products have a faster way where channels are innermost: outer.cpp.
 #include <algorithm>
 #include <cstddef>
 #include <span>

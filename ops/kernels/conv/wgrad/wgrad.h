@@ -4,8 +4,8 @@
 
 namespace quern::kernels {
 
-/// On outer products where channels are innermost and the micro-kernel offers them (outer.cpp), else with operands
-/// transposed (transposed.cpp).
+/// On outer products where channels are innermost and the micro-kernel offers them (outer.cpp),
+/// else with operands transposed (transposed.cpp).
 void run_wgrad(const ConvPlan& plan, const void* x, const void* dy, void* dw,
                const ChannelMap& map);
 

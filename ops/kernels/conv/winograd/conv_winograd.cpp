@@ -32,9 +32,10 @@ namespace {
 constexpr int64_t kFloat = sizeof(float);
 constexpr int64_t kVector = 16;  // floats of the longest vector, and of a cache line
 
-/// Source channels that F(4×4, 3×3) adds up at a time, a multiple of any k_multiple. Its transforms magnify the
-/// rounding of sums: of these, its errors are 8e-7 by norm for any number of channels, 1.9 (64 channels) to 1.2
-/// times (512) those of the definition; of all 512 at once they would be 2e-6.
+/// Source channels that F(4×4, 3×3) adds up at a time, a multiple of any k_multiple. Its transforms
+/// magnify the rounding of sums: of these, its errors are 8e-7 by norm for any number of channels,
+/// 1.9 (64 channels) to 1.2 times (512) those of the definition; of all 512 at once they would be
+/// 2e-6.
 constexpr int64_t kLongestSum = 64;
 
 class WinogradEngine {
@@ -205,8 +206,8 @@ void WinogradEngine::multiply(int64_t block_index, int64_t part, const float* v)
   }
 }
 
-/// What a panel's epilogue reads and writes, and a share of the next block's source (ResNet-50 on 16 images: 0.85 of the
-/// time of dgrad of 64 channels at 56×56, 0.9 to 0.96 of that of the others up to 14×14).
+/// What the tiles of a panel prefetch: all that its epilogue reads and writes, and a share of the
+/// next block's source.
 Ahead WinogradEngine::ahead(int64_t block_index, int64_t panel, const Extent& panels) const {
   Ahead ahead;
   const Block block = grid_[block_index];
@@ -279,24 +280,22 @@ bool switched_off() {
   return off;
 }
 
-/// What is against it where it can. Against conv_brgemm, one thread of Zen 5, batch 1 and 16: 1.4 to 1.9
-/// times as fast from 64 channels and 14×14 pixels on, at least 1.03 times with what is allowed here.
+/// Why not, although they can: where conv_brgemm is as fast, or faster.
 const char* why_not(const ConvProblem& p, ConvPass pass, const GemmKernel& gemm) {
   if (switched_off()) return "QUERN_WINOGRAD=0";
   if (const char* reason = why_winograd_cannot(p, pass, gemm)) return reason;
-  // 24 channels: 0.97 to 1.5; 8: 0.84 to 1.13.
   if (std::min(p.ic, p.oc) < 32) return "transforms of few channels cost more than they save";
-  // One tile of 512 channels: 0.73, as the transformed weight is 16/9 of the weight to read; for wgrad, where
-  // it is to be written, 16 tiles: 0.96 to 1.9, 49 tiles: 1.3 to 1.5.
+  // The transformed weight is 16/9 of the weight, to be read, or, for wgrad, to be written, which
+  // takes more tiles to pay.
   const WinogradConv conv(p, pass, 2);
   if (conv.images * conv.tile_rows() * conv.tile_columns() < (pass == ConvPass::wgrad ? 32 : 4))
     return "few tiles take longer to read or write the transformed weight";
   return nullptr;
 }
 
-/// And against larger tiles where smaller ones are good. From 16×16 pixels on they are 1.2 to 1.6 times as fast,
-/// 14×14 pixels, which they cover with 16×16, 0.9 to 1.2 times; fewer tiles in an image save less time than it
-/// takes to transform the weight after each step of training.
+/// And why not with tiles of 4×4 where those of 2×2 are good. Images that these cover badly (14×14
+/// pixels take 16×16) gain little; few tiles in an image save less time than it takes to transform
+/// the weight after each step of training.
 const char* why_not_4x4(const ConvProblem& p, ConvPass pass, const GemmKernel& gemm) {
   if (pass == ConvPass::wgrad) return "gradients of the weight are computed by F(2×2, 3×3)";
   if (const char* reason = why_not(p, pass, gemm)) return reason;
@@ -372,7 +371,8 @@ const char* why_winograd_cannot(const ConvProblem& p, ConvPass pass, const GemmK
   if (p.x_gap != 0 || p.y_gap != 0) return "rows have gaps between them";
   if (p.format != MemoryFormat::channels_last) return "channels are not innermost";
   if (pass == ConvPass::wgrad && !gemm.run_outer) return "the micro-kernel has no outer products";
-  // The most that a row of tiles takes is 512 bytes a pixel and channel; divided, since the product may overflow.
+  // The most that a row of tiles takes is 512 bytes a pixel and channel; divided, since the product
+  // may overflow.
   constexpr int64_t largest = int64_t{256} << 20;
   if (p.iw + p.ow > largest / 512 / std::max(p.ic, p.oc))
     return "scratch for one row of tiles is over 256 MiB";

@@ -16,7 +16,8 @@ int64_t packed_winograd_bytes(const ConvPlan& plan, int64_t tile) {
          panel_elements(*plan.gemm, conv.source_channels) * static_cast<int64_t>(sizeof(float));
 }
 
-/// Some source channels at a time: their taps are transposed to [channel][tap][nr], in L1, and transformed.
+/// Some source channels at a time: their taps are transposed to [channel][tap][nr], in L1, and
+/// transformed.
 void pack_winograd(const ConvPlan& plan, int64_t tile, const void* weight, void* packed) {
   constexpr int64_t taps = 9, at_once = 8;  // 9 KiB of 32 columns, whole cache lines of the weight
   const WinogradConv conv(plan.problem, plan.pass, tile);

@@ -1,10 +1,11 @@
-// The gradient of 3×3 filters by Winograd: F(2×2, 3×3) transposed. Where y = Aᵀ·[(G·g·Gᵀ) ∘ (Bᵀ·d·B)]·A
-// (winograd_kernel.h),
+// The gradient of 3×3 filters by Winograd: F(2×2, 3×3) transposed. Where (winograd_kernel.h)
+//
+//     y = Aᵀ·[(G·g·Gᵀ) ∘ (Bᵀ·d·B)]·A,
 //
 //     dg = Σ over tiles Gᵀ·[(A·dy·Aᵀ) ∘ (Bᵀ·d·B)]·G
 //
-// takes 16 multiplications for 2×2 pixels of dy where the definition takes 36. Each point is a sum of
-// outer products over tiles:
+// takes 16 multiplications for 2×2 pixels of dy where the definition takes 36. Each point is a sum
+// of outer products over tiles:
 //
 //   for each cell (range of blocks of tiles, of output channels, of input channels), in parallel
 //     for each block
@@ -179,7 +180,8 @@ void WinogradWgrad::each_strip(const Block& block, int64_t row_items, Body body)
            (image * block.rows + row) * conv_.tile_columns());
 }
 
-/// Vectors may run on into the next pixel's channels, and end in rows and columns of M that are not used.
+/// Vectors may run on into the next pixel's channels, and end in rows and columns of M that are not
+/// used.
 void WinogradWgrad::transform_x(const Cell& cell, const Block& block, float* v) const {
   const int64_t pixel = round_up(cell.columns.size, kLine);
   const int64_t row = Scratch(conv_.y, conv_.x, 2).width * pixel;

@@ -29,7 +29,8 @@ struct WinogradConv {
   int64_t points() const { return (tile + 2) * (tile + 2); }
 };
 
-/// Why they cannot compute it; null if they can. (Their why_not also tells where others are faster.)
+/// Why they cannot compute it; null if they can. (Their why_not also tells where others are
+/// faster.)
 const char* why_winograd_cannot(const ConvProblem& problem, ConvPass pass, const GemmKernel& gemm);
 
 /// The packed weight is [panel of nr output channels][point][source channel][nr].

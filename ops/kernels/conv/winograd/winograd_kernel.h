@@ -1,5 +1,5 @@
-// Winograd's minimal filtering F(2×2, 3×3) [Lavin & Gray, arXiv:1509.09308]: a tile of 2×2 outputs of
-// a 3×3 filter g from the 4×4 pixels d that it reads,
+// Winograd's minimal filtering F(2×2, 3×3) [Lavin & Gray, arXiv:1509.09308]: a tile of 2×2 outputs
+// of a 3×3 filter g from the 4×4 pixels d that it reads,
 //
 //     y = Aᵀ·[(G·g·Gᵀ) ∘ (Bᵀ·d·B)]·A
 //
@@ -8,8 +8,8 @@
 //          │ 0 -1  1  0 │       │  ½  -½   ½ │        └ 0  1 -1 -1 ┘
 //          └ 0  1  0 -1 ┘       └  0   0   1 ┘
 //
-// takes 16 multiplications where the definition takes 36. F(4×4, 3×3) takes 36 where the definition takes
-// 144, for a tile of 4×4 outputs from 6×6 pixels:
+// takes 16 multiplications where the definition takes 36. F(4×4, 3×3) takes 36 where the definition
+// takes 144, for a tile of 4×4 outputs from 6×6 pixels:
 //
 //          ┌ 1    0   -q    0   1  0 ┐       ┌   1    0    0  ┐
 //          │ 0 -ab²  -b²    a   1  0 │       │  1/α  a/α a²/α │          ┌ 1  1   1  1   1  0 ┐
@@ -18,12 +18,12 @@
 //          │ 0  a²b  -a²   -b   1  0 │       │  1/β -b/β b²/β │          └ 0  a³ -a³ b³ -b³ 1 ┘
 //          └ 0    1    0   -q   0  1 ┘       └   0    0    1  ┘
 //
-// with a = ⅔, b = 1/a, q = a² + b², α = 2a²(a² - b²), β = 2b²(b² - a²). It evaluates polynomials at 0, ±a,
-// ±b and ∞; at the common 0, ±1, ±2 and ∞ its rounding errors are 2.3 times as large.
+// with a = ⅔, b = 1/a, q = a² + b², α = 2a²(a² - b²), β = 2b²(b² - a²). It evaluates polynomials at
+// 0, ±a, ±b and ∞; at the common 0, ±1, ±2 and ∞ its rounding errors are 2.3 times as large.
 //
-// Summed over source channels, each place of a transformed tile (a "point") is a matrix product over tiles ×
-// channels; around them these transforms, a record an instruction set. Channels are innermost. Seen by files with
-// ISA flags.
+// Summed over source channels, each place of a transformed tile (a "point") is a matrix product
+// over tiles × channels; around them these transforms, a record an instruction set. Channels are
+// innermost. Seen by files with ISA flags.
 #pragma once
 #include <cstdint>
 

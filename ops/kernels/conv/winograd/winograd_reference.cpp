@@ -42,7 +42,8 @@ struct F4 : Winograd4 {
       {{1, 1, 1, 1, 1, 0}, {0, a, -a, b, -b, 0}, {0, a2, a2, b2, b2, 0}, {0, a3, -a3, b3, -b3, 1}}};
 };
 
-/// to(i, j, (L·from·Lᵀ)[i][j]); what L has a zero for isn't read, so that an infinity there stays out.
+/// to(i, j, (L·from·Lᵀ)[i][j]); what L has a zero for isn't read, so that an infinity there stays
+/// out.
 template <int rows, int columns, class From, class To>
 void transform(const Matrix<rows, columns>& l, From from, To to) {
   const auto product = [](const double(&row)[columns], auto at) {

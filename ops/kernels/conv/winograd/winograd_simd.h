@@ -1,6 +1,6 @@
-// Winograd's transforms on vectors of xsimd, once an instruction set. A vector lies along channels, a
-// whole tile in registers (of F(2×2, 3×3); the 36 vectors of F(4×4, 3×3) spill to L1), so that they run at
-// the pace of their loads and stores.
+// Winograd's transforms on vectors of xsimd, once an instruction set. A vector lies along channels,
+// a whole tile in registers (of F(2×2, 3×3); the 36 vectors of F(4×4, 3×3) spill to L1), so that
+// they run at the pace of their loads and stores.
 #pragma once
 #include "quern/ops/kernels/conv/winograd/winograd_kernel.h"
 #include "quern/ops/kernels/simd.h"
