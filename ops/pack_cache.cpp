@@ -33,8 +33,8 @@ struct Source {
         dtype(t.dtype()) {}
 };
 
-/// All that tells a copy but the version, which is the sum of its sources': they only grow. A newer version
-/// takes the place of an older one.
+/// All that tells a copy but the version, which is the sum of its sources': they only grow. A newer
+/// version takes the place of an older one.
 struct Key {
   Source weight;
   std::array<Source, detail::kMaxPackedWith> with;
@@ -128,8 +128,8 @@ class Cache {
  private:
   using Entries = std::list<Entry>;  // most recently used first
 
-  // A network asks for its weights in turn, so that the one wanted is always the least recently used
-  // of them: walking the list took 1% of the inference of one image.
+  // By hash: a network asks for its weights in turn, so that the one wanted is always the least
+  // recently used, at the far end of the list.
   Entries::iterator at(const Key& key) {
     for (auto [i, end] = by_storage_.equal_range(key.weight.storage); i != end; ++i)
       if (i->second->key == key) return i->second;

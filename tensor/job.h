@@ -62,11 +62,10 @@ class FirstError {
   std::exception_ptr error_;
 };
 
-/// A contiguous range of the cells for each thread: neighbours share cache lines and pages, and the next
-/// op that cuts the same tensor finds them in the same core's cache. A thread that is through with its
-/// own helps with the others': cells differ, and so do the cores' other duties (inference of ResNet-50
-/// on two threads spent 5 to 12% of its time waiting for the slower half; of one image, 10.5 ms in
-/// bf16, 0.64 ms still with whole cells, 0.15 where the last ones are taken in pieces).
+/// A contiguous range of the cells for each thread: neighbours share cache lines and pages, and the
+/// next op that cuts the same tensor finds them in the same core's cache. A thread that is through
+/// with its own helps with the others': cells differ, and so does what else the cores have to do.
+/// Of the last cells it takes pieces, since the others would wait for a whole one.
 class Ranges {
  public:
   Ranges(int64_t cells, int64_t pieces, int threads)
@@ -94,7 +93,8 @@ class Ranges {
     std::atomic<int64_t> next;
     int64_t end;
 
-    /// How many pieces it takes, from `first` on: a whole cell, of the last one half of what is left of it.
+    /// How many pieces it takes, from `first` on: a whole cell, of the last one half of what is
+    /// left of it.
     int64_t take(int64_t pieces, int64_t& first) {
       first = next.load(std::memory_order_relaxed);
       int64_t count;

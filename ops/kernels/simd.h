@@ -1,6 +1,6 @@
-// Vectors over arrays of bf16, f32 and f64, as long as the unit's instruction set has them: xsimd, and what it
-// lacks for bf16. bf16 is widened to f32 on load and rounded to nearest even (a NaN stays one) on store.
-// Included by files with ISA flags, so all of it has internal linkage.
+// Vectors over arrays of bf16, f32 and f64, as long as the unit's instruction set has them: xsimd,
+// and what it lacks for bf16. bf16 is widened to f32 on load and rounded to nearest even (a NaN
+// stays one) on store. Included by files with ISA flags, so all of it has internal linkage.
 #pragma once
 #include <cstdint>
 #include <type_traits>
@@ -53,13 +53,15 @@ inline Halves narrow(Words v) {
 
 inline Vec<bfloat16> widened(Halves v) { return (Vec<bfloat16>::register_type)(widen(v) << 16); }
 
-// Rounded once, which xsimd's are not in Neon: those of f32 are refined estimates, and no numbers at infinity.
+// Rounded once, which xsimd's are not in Neon: those of f32 are refined estimates, and no numbers
+// at infinity.
 template <class F>
 F quotient(F a, F b) {
   return typename F::register_type(a.data / b.data);
 }
-/// a·b + c, rounded once where the CPU has an instruction for it. That of xsimd 8 is a product and a sum in AVX-512,
-/// which compilers contract or not, as a loop has it: results would depend on where operands come from.
+/// a·b + c, rounded once where the CPU has an instruction for it. That of xsimd 8 is a product and
+/// a sum in AVX-512, which compilers contract or not, as a loop has it: results would depend on
+/// where operands come from.
 template <class F>
 F fused(F a, F b, F c) {
 #ifdef __AVX512F__
@@ -79,8 +81,9 @@ F fused_minus(F a, F b, F c) {
   return xsimd::fnma(a, b, c);
 #endif
 }
-/// (v - center)·scale + shift, what a batch norm makes of v. The sign of it decides what a relu passes on, and
-/// backward what its gradient does: all that ask, epilogue_avx512.h too, compute it so, to the last bit.
+/// (v - center)·scale + shift, what a batch norm makes of v. The sign of it decides what a relu
+/// passes on, and backward what its gradient does: all that ask, epilogue_avx512.h too, compute it
+/// so, to the last bit.
 template <class V>
 V normalised(V v, V center, V scale, V shift) {
   return fused(v - center, scale, shift);
@@ -123,8 +126,8 @@ inline void store(bfloat16* p, Vec<bfloat16> v) {
   __builtin_memcpy(static_cast<void*>(p), &half, sizeof(half));
 }
 
-/// Past the caches where there is an instruction for it, p being aligned to what is stored. Other threads
-/// may read it after store_fence().
+/// A non-temporal store, past the caches, where there is an instruction for it; p is aligned to
+/// what is stored. Other threads may read it after store_fence().
 template <class T>
 void stream(T* p, Vec<T> v) {
 #ifdef __AVX512F__
@@ -140,9 +143,9 @@ inline void store_fence() {
 #endif
 }
 
-/// What lies a page further on: the CPU's own prefetchers stop where pages end, and start anew there. Pays in
-/// backward passes, whose tensors are partly in the third-level cache (ResNet-50 in bf16, Zen 5: joins take
-/// 0.94 of the time, 0.85 at 14×14, batch norms 0.9), not where all comes from memory (forward, SGD).
+/// Prefetches what lies a page further on: hardware prefetchers stop at page ends and start anew
+/// behind them. Pays in backward passes, whose tensors are partly in the third-level cache, not
+/// where all comes from memory (forward, SGD).
 inline void fetch_page_ahead(const void* p) {
   __builtin_prefetch(static_cast<const char*>(p) + 4096);
 }

@@ -1,5 +1,5 @@
-// How the passes over a tensor [N, C, ...] that keep something a channel are cut: into blocks for the
-// kernels, cells for the threads and partial sums, by its shape alone.
+// How the passes over a tensor [N, C, ...] that keep something a channel are cut: into blocks for
+// the kernels, cells for the threads and partial sums, by its shape alone.
 #pragma once
 #include <algorithm>
 #include <array>
@@ -101,8 +101,9 @@ Sums<n> operator+(Sums<n> sums, int64_t channels) {
   return sums;
 }
 
-/// n sums a channel over all rows: reduce(block, offset, first channel, sums) makes those of a block,
-/// and merge(total, rows so far, sums, rows, channels) takes them in. Groups of chunks are cells.
+/// n sums a channel over all rows: reduce(block, offset, first channel, sums) makes those of a
+/// block, and merge(total, rows so far, sums, rows, channels) takes them in. Groups of chunks are
+/// cells.
 template <size_t n, class Reduce, class Merge>
 void reduce_blocks(const ChannelLayout& x, const BlockLimits& limits, Sums<n> result, Reduce reduce,
                    Merge merge) {

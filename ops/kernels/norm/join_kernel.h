@@ -1,14 +1,15 @@
 // The contract of the join kernels: where the branch and the shortcut of a residual block meet, the
-// last batch norm, the sum and the relu are one pass, and their gradient two. They see one nhwc block,
-// rows (pixels) by channels, as the batch_norm kernels do. Files compiled with ISA flags include this.
+// last batch norm, the sum and the relu are one pass, and their gradient two. They see one nhwc
+// block, rows (pixels) by channels, as the batch_norm kernels do. Files compiled with ISA flags
+// include this.
 #pragma once
 #include "quern/ops/kernels/epilogue.h"
 #include "quern/ops/kernels/norm/batch_norm_kernel.h"
 
 namespace quern::kernels {
 
-/// One of the two that meet. `v` and `dv` are elements, the others [channels] in what is computed in;
-/// null where a pass has no use for it.
+/// One of the two that meet. `v` and `dv` are elements, the others [channels] in what is computed
+/// in; null where a pass has no use for it.
 struct JoinSide {
   const void* v = nullptr;                              // null: no such side
   ChannelMap map = {};                                  // null: 0, 1 and 0
@@ -16,8 +17,8 @@ struct JoinSide {
   void* dv = nullptr;                                   // null: not asked for
 };
 
-/// Where a join's sum was above 0 or not a number, a bit an element: bit c % 16 of word c / 16 of a row's
-/// words is channel c's. A block's first channel is a multiple of 16.
+/// Where a join's sum was above 0 or not a number, a bit an element: bit c % 16 of word c / 16 of a
+/// row's words is channel c's. A block's first channel is a multiple of 16.
 using MaskWord = uint16_t;
 inline int64_t mask_words(int64_t channels) { return (channels + 15) / 16; }  // of a row
 
@@ -27,8 +28,8 @@ inline constexpr int64_t kJoinChannels = 2048;
 /// A side has a map or none; the branch always has them and, where dv is asked
 /// for, a, b and c.
 /// mask: [rows][mask_words(stride)]
-/// streams: out and what is not written in place of dout bypass the caches; their rows start at whole cache
-/// lines then.
+/// streams: out and what is not written in place of dout bypass the caches; their rows start at
+/// whole cache lines then.
 struct JoinKernel {
   const char* name;  // join_<dtype>_<isa>; the naive one ends in _reference
   Isa isa;
@@ -37,8 +38,8 @@ struct JoinKernel {
   void (*forward)(const BatchNormBlock&, const JoinSide& branch, const JoinSide& shortcut,
                   void* out, MaskWord* mask, bool streams);
   // dz = dout where the mask says so, else 0.
-  /// sums[0] = Σdz, sums[1] = Σdz·(branch.v - center) and, if shortcut.map.center, sums[2] the same of
-  /// shortcut.v
+  /// sums[0] = Σdz, sums[1] = Σdz·(branch.v - center) and, if shortcut.map.center, sums[2] the same
+  /// of shortcut.v
   void (*reduce)(const BatchNormBlock&, const JoinSide& branch, const JoinSide& shortcut,
                  const void* dout, const MaskWord* mask, double* const* sums);
   /// dv = a·dz + b·(v - center) + c of each side that asks; dout may be one of them.

@@ -1,5 +1,5 @@
-// The join kernels on vectors of xsimd, once an instruction set. They are bound by memory, which hides
-// what a branch a vector costs.
+// The join kernels on vectors of xsimd, once an instruction set. They are bound by memory
+// bandwidth, which hides what a branch a vector costs.
 #pragma once
 #include "quern/ops/kernels/norm/join_kernel.h"
 #include "quern/ops/kernels/simd.h"
@@ -94,8 +94,8 @@ struct Join {
 
   static void reduce(const BatchNormBlock& block, const JoinSide& branch, const JoinSide& shortcut,
                      const void* dout, const MaskWord* mask, double* const* sums) {
-    // Row by row, the sums of a row's channels in the first-level cache: read in order, memory gives
-    // up to twice what it gives to stripes of columns narrow enough for registers.
+    // Row by row, the sums of a row's channels in L1: a sequential read reaches more of the
+    // memory's bandwidth than stripes of columns narrow enough to keep their sums in registers.
     alignas(64) P all[3][kJoinChannels] = {};
     for (int64_t r = 0; r < block.rows; ++r)
       each_vector<T>(block.channels, [&](int64_t c, int, auto part) {

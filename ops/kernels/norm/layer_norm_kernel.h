@@ -1,7 +1,7 @@
-// The contract of the layer_norm kernels. They see dense rows [rows][columns] of `dtype`, each normalised
-// by itself; weight, bias [columns] and invstd [rows] are of what it is computed in: f32, f64 for f64. The
-// mean [rows] is f64: a large one, rounded, would be off by digits of x - mean. Files compiled with ISA
-// flags include this.
+// The contract of the layer_norm kernels. They see dense rows [rows][columns] of `dtype`, each
+// normalised by itself; weight, bias [columns] and invstd [rows] are of what it is computed in:
+// f32, f64 for f64. The mean [rows] is f64: a large one, rounded, would be off by digits of
+// x - mean. Files compiled with ISA flags include this.
 #pragma once
 #include <cstdint>
 

@@ -1,5 +1,6 @@
-// The layer_norm kernels on vectors of xsimd, once an instruction set. A row is read again and again from
-// the cache; sums over it are f32 (f64 for f64) within a segment, which bounds their error, and f64 beyond.
+// The layer_norm kernels on vectors of xsimd, once an instruction set. A row is read again and
+// again from the cache; sums over it are f32 (f64 for f64) within a segment, which bounds their
+// error, and f64 beyond.
 #pragma once
 #include "quern/ops/kernels/norm/layer_norm_kernel.h"
 #include "quern/ops/kernels/norm/moments_simd.h"

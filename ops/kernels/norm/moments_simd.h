@@ -1,13 +1,13 @@
-// Mean and squared deviations of a run of elements, once an instruction set: two passes over what the
-// first has brought into the cache.
+// Mean and squared deviations of a run of elements, once an instruction set: two passes over what
+// the first has brought into the cache.
 #pragma once
 #include "quern/ops/kernels/simd.h"
 
 namespace quern::kernels {
 namespace {
 
-/// The moments of n values from Σd and Σd², d = x - pivot. The pivot is the mean up to rounding, and the
-/// correction by Σd makes that not matter (Chan, Golub & LeVeque, 1983).
+/// The moments of n values from Σd and Σd², d = x - pivot. The pivot is the mean up to rounding,
+/// and the correction by Σd makes that not matter (Chan, Golub & LeVeque, 1983).
 inline void corrected_moments(double n, double pivot, double d, double d2, double* mean,
                               double* m2) {
   *mean = pivot + d / n;

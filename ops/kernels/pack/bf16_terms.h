@@ -3,7 +3,8 @@
 //   one term   x ≈ hi = bf16(x):                   a·b ≈ hi·hi
 //   two        x ≈ hi + lo, lo = bf16(x - hi):     a·b ≈ hi·hi + hi·lo + lo·hi
 //
-// three products of the batch-reduce contract. `bf16_terms` is their number; 0 are operands as they are.
+// three products of the batch-reduce contract. `bf16_terms` is their number; 0 are operands as they
+// are.
 #pragma once
 
 namespace quern::kernels {

@@ -1,5 +1,5 @@
-// The loops of a CopyKernel on the compiler's vectors. Included by files with ISA flags, so all of it has
-// internal linkage.
+// The loops of a CopyKernel on the compiler's vectors. Included by files with ISA flags, so all of
+// it has internal linkage.
 #pragma once
 #include "quern/ops/kernels/pack/copy_kernel.h"
 #include "quern/ops/kernels/simd.h"
@@ -35,8 +35,8 @@ V zip_high(V a, V b) {
   return zip<lanes / 2, lanes>(a, b, std::make_integer_sequence<int, lanes>{});
 }
 
-/// A square of side × side. One stage interleaves rows i and i + side/2, which rotates the bits of an
-/// item's place (row, column) by one; log2(side) of them exchange row and column.
+/// A square of side × side. One stage interleaves rows i and i + side/2, which rotates the bits of
+/// an item's place (row, column) by one; log2(side) of them exchange row and column.
 /// Rows of src from `cols` on are not there, and zero.
 template <class T, int side>
 void transpose_square(const T* src, int64_t src_stride, T* dst, int64_t dst_stride,
@@ -54,9 +54,9 @@ void transpose_square(const T* src, int64_t src_stride, T* dst, int64_t dst_stri
   for (int i = 0; i < side; ++i) store_row(dst + i * dst_stride, rows[i]);
 }
 
-/// Rows of dst narrower than a square and one after the other, the last excepted: what each writes beyond
-/// its end, the next one overwrites. How many are done. (The weight gradient of 3×3 convolutions ends so:
-/// 512→512 channels at 7×7, 4 images: 0.88 of the time in bf16, against two squares of half the side.)
+/// Rows of dst narrower than a square and one after the other, the last excepted: what each writes
+/// beyond its end, the next one overwrites. How many are done. (One such square takes less time
+/// than two of half the side. The weight gradient of 3×3 convolutions ends so.)
 template <class T, int side>
 int64_t transpose_narrow(const T* src, int64_t src_stride, T* dst, int64_t rows, int64_t cols) {
   int64_t i = 0;
@@ -65,8 +65,8 @@ int64_t transpose_narrow(const T* src, int64_t src_stride, T* dst, int64_t rows,
   return i;
 }
 
-/// Squares of `side`; those at the ends overlap their neighbours. What is narrower than a square takes
-/// smaller ones.
+/// Squares of `side`; those at the ends overlap their neighbours. What is narrower than a square
+/// takes smaller ones.
 template <class T, int side>
 void transpose_squares(const T* src, int64_t src_stride, T* dst, int64_t dst_stride, int64_t rows,
                        int64_t cols) {
@@ -189,12 +189,13 @@ void with_map(const PanelCopy& copy, F cut) {
   else cut(NoMap{});
 }
 
-/// A matrix of From becomes panels of T. cut(column) is asked for each vector of every panel, some rows at a
-/// time, so that what maps it stays in registers; then called for those rows, `group` at a time: (place in the
-/// matrix, how much of a vector may be read there, and in the last row of the group, place in dst). Vectors
-/// run on into the next row where there is one. As many rows are fetched meanwhile: they are often pages apart
-/// (B of 4096³ takes 0.6 of the time in f32, half in bf16); fewer where the first-level cache would keep all
-/// of them in one set or two.
+/// A matrix of From becomes panels of T. cut(column) is asked for each vector of every panel, some
+/// rows at a time, so that what maps it stays in registers; then called for those rows, `group` at
+/// a time: (place in the matrix, how much of a vector may be read there, and in the last row of the
+/// group, place in dst). Vectors run on into the next row where there is one. As many rows are
+/// prefetched meanwhile: they are often pages apart, and hardware prefetchers stop at page ends.
+/// Fewer where set conflicts in L1 would evict them: where their stride puts all of them in one set
+/// or two.
 template <class From, class T, class F>
 void each_piece(const PanelCopy& copy, int64_t group, F cut) {
   constexpr int64_t lanes = kLanes<float>;
@@ -307,8 +308,8 @@ VectorMap<Vec<T>> map_from(const MapCopy& copy, int64_t i, Load load) {
   return {array(copy.map.center), array(copy.map.scale), array(copy.map.shift)};
 }
 
-/// Columns are channels: a cache line of bf16 at a time, so that what maps them stays in registers. (`copy`
-/// by value: else its strides are read anew after each store.)
+/// Columns are channels: a cache line of bf16 at a time, so that what maps them stays in registers.
+/// (`copy` by value: else stores may alias its strides, which are loaded again after each.)
 template <class T, class To, class Put>
 void map_columns(const MapCopy copy, Put put) {
   constexpr int64_t lanes = kLanes<T>;

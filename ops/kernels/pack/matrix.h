@@ -1,4 +1,5 @@
-// Copies of matrices: dense, transposed, rounded to bf16. Item sizes are 2, 4 or 8 bytes; strides count items.
+// Copies of matrices: dense, transposed, rounded to bf16. Item sizes are 2, 4 or 8 bytes; strides
+// count items.
 #pragma once
 #include <type_traits>
 

@@ -38,7 +38,8 @@ int64_t interleave_rows(const PanelRows<uint16_t>& to, const uint16_t* src, int6
   return i;
 }
 
-/// Whole groups of columns that lie dense: words of kr items are transposed. How many rows are done.
+/// Whole groups of columns that lie dense: words of kr items are transposed. How many rows are
+/// done.
 template <class T>
 int64_t transpose_words(const PanelRows<T>& to, const T* src, int64_t col_stride, int64_t k,
                         int64_t n, int64_t row0) {

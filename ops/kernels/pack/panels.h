@@ -1,5 +1,5 @@
-// Panels, as micro-kernels read B (gemm/gemm_kernel.h) and A by columns: element (p, j) of one lies at
-// (p/kr)·nr·kr + j·kr + p%kr.
+// Panels, as micro-kernels read B (gemm/gemm_kernel.h) and A by columns: element (p, j) of one lies
+// at (p/kr)·nr·kr + j·kr + p%kr.
 #pragma once
 #include "quern/ops/kernels/pack/copy_kernel.h"
 
@@ -10,8 +10,8 @@ struct PanelFormat {
   int64_t nr, kr;
 };
 
-/// Writes B[i][j] = src[i·row_stride + j·col_stride] for i < k, j < n <= nr into rows row0... of a panel.
-/// What it does not write, the caller has zeroed.
+/// Writes B[i][j] = src[i·row_stride + j·col_stride] for i < k, j < n <= nr into rows row0... of a
+/// panel. What it does not write, the caller has zeroed.
 void pack_panel_rows(const PanelFormat& format, const void* src, int64_t row_stride,
                      int64_t col_stride, int64_t k, int64_t n, int64_t row0, void* panel);
 

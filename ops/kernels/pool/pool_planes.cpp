@@ -1,6 +1,6 @@
-// The pool kernels on planes of contiguous tensors: portable loops. The state of a stretch of a row is
-// kept in the L1 cache, and taps are the outer loop, so that the inner one runs along the row without a
-// branch.
+// The pool kernels on planes of contiguous tensors: portable loops. The state of a stretch of a row
+// is kept in the L1 cache, and taps are the outer loop, so that the inner one runs along the row
+// without a branch.
 #include <algorithm>
 #include <limits>
 

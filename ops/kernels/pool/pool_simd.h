@@ -1,7 +1,6 @@
 // The pool kernels on vectors of xsimd along channels, once an instruction set. A window's rows are
-// read from the L1 cache by all windows that share them; its state stays in registers, that of several
-// vectors, since walking a window costs more than what is done with one (ResNet-50's, in bf16: forward
-// takes half of the time, backward three quarters).
+// read from the L1 cache by all windows that share them; its state stays in registers, that of
+// several vectors, since the loops over a window cost more than what is done with one.
 #pragma once
 #include "quern/ops/kernels/columns_simd.h"
 #include "quern/ops/kernels/pool/pool_taps.h"
@@ -56,7 +55,7 @@ struct ChannelPool {
   }
   template <class Index>
   static V load_index(const Index* p, AllLanes) {
-    // Bytes by way of shorts: the whole step GCC 12 takes byte by byte (twice the time of max_backward).
+    // Bytes by way of shorts: of the whole step GCC 12 makes scalar code, byte by byte.
     using Step =
         typename Native<std::conditional_t<sizeof(Index) == 1, int16_t, Index>, lanes>::type;
     typename Native<Index, lanes>::type packed;
@@ -73,7 +72,7 @@ struct ChannelPool {
 
   static V tap(int64_t number) { return V(static_cast<Wide<T>>(number)); }
 
-  /// Index void: without the taps (inference of ResNet-50: half of the time).
+  /// Index void: without the taps, which only backward asks for.
   template <class Index>
   static void max_forward_as(const Pool& pool, const T* x, int64_t row, T* y, Index* index) {
     constexpr bool indexed = !std::is_void_v<Index>;
@@ -112,8 +111,7 @@ struct ChannelPool {
     }
   }
 
-  /// Without the taps: twice the lanes and nothing to widen (64 channels, 112×112 to 56×56: 0.46 of the
-  /// time, Zen 4).
+  /// Without the taps: twice the lanes and nothing to widen.
   static void max_ordered(const Pool& pool, const bfloat16* x, int64_t row, bfloat16* y) {
     using Ordered = OrderedBf16;
     const int64_t channels = pool.channels;

@@ -1,5 +1,5 @@
-// The arithmetic of windows that all pool kernels share. Included by files with ISA flags, so it has
-// internal linkage.
+// The arithmetic of windows that all pool kernels share. Included by files with ISA flags, so it
+// has internal linkage.
 #pragma once
 #include "quern/ops/kernels/pool/pool_kernel.h"
 
