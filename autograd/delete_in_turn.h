@@ -12,8 +12,8 @@ class InTurn {
   T* next_ = nullptr;
 };
 
-/// The deleter of a std::shared_ptr<T>: an object whose last owner is itself being deleted waits until
-/// that is gone. Allocates nothing, and so cannot fail.
+/// The deleter of a std::shared_ptr<T>: an object whose last owner is itself being deleted waits
+/// until that is gone. Allocates nothing, and so cannot fail.
 template <class T>
 struct DeleteInTurn {
   void operator()(T* object) const {

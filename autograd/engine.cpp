@@ -82,8 +82,8 @@ void accumulate(Variable& leaf, Tensor grad) {
   }
 }
 
-/// The node's backward pass, held to its contract. Unless `again`, what it saved is freed, also if the pass
-/// fails: it may have freed a part of that before.
+/// The node's backward pass, held to its contract. Unless `again`, what it saved is freed, also if
+/// the pass fails: it may have freed a part of that before.
 Tensors differentiate(Node& node, const Variable& output, Tensor dy, bool again) {
   struct Release {
     Node* node;

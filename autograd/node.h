@@ -57,7 +57,8 @@ class Needs {
 
 /// How to make the output of an op again, the same bits, from what its node keeps for backward
 /// anyway. Who saves the output keeps the recipe in its place, and the memory is free until then.
-/// `depth`: the tensors that come to be in making it, itself and those that other recipes make for it.
+/// `depth`: the tensors that come to be in making it, itself and those that other recipes make for
+/// it.
 class Recipe : public InTurn<Recipe> {
  public:
   static std::shared_ptr<Recipe> of(const Tensor& y, std::function<Tensor()> make, int depth = 1) {
@@ -86,8 +87,8 @@ class Recipe : public InTurn<Recipe> {
   DType dtype_ = DType::f32;
 };
 
-/// A tensor kept for backward, by its recipe if it has one, else as it is: it shares the storage, and
-/// get() fails if that was changed in place since.
+/// A tensor kept for backward, by its recipe if it has one, else as it is: it shares the storage,
+/// and get() fails if that was changed in place since.
 class SavedTensor {
  public:
   SavedTensor() = default;
@@ -121,8 +122,8 @@ class Node : public InTurn<Node> {
   virtual ~Node() = default;
   Node(const Node&) = delete;
   Node& operator=(const Node&) = delete;
-  /// Gradients of the inputs, in their order, given the output's. Called without recording. `again`:
-  /// what was saved is wanted once more, as it is.
+  /// Gradients of the inputs, in their order, given the output's. Called without recording.
+  /// `again`: what was saved is wanted once more, as it is.
   virtual Tensors backward(const Tensor& dy, bool again) = 0;
   /// Frees what was saved. A second backward() through this node is then an error.
   virtual void release() = 0;

@@ -1,5 +1,5 @@
-// batch_norm at the network's sizes: what training runs forward (statistics, normalise) and backward
-// (sums, apply) but for the arithmetic a channel between the two passes.
+// batch_norm at the network's sizes: what training runs forward (statistics, normalise) and
+// backward (sums, apply) but for the arithmetic a channel between the two passes.
 #include "quern/ops/kernels/norm/batch_norm.h"
 
 #include "conv_bench.h"
@@ -90,7 +90,8 @@ class BatchNormCase : public Case {
   const BatchNormKernel& kernel_;
   BatchNormSize size_;
   bool backward_;
-  // The second factor of what is summed, then the passes' parameters; forward: scale a, shift b, center c.
+  // The second factor of what is summed, then the passes' parameters; forward: scale a, shift b,
+  // center c.
   Operand &x_, &dy_, &out_, &a_, &b_, &c_, &first_, &second_;
 };
 

@@ -36,9 +36,9 @@ struct ConvWay {
   }
 };
 
-/// Calls f(ConvWay) on those that the options ask for: every kernel on every tile where that is all of
-/// them, and f32 as terms of bf16 on the best of those; else dispatch's on the wanted tiles. A kernel without
-/// tiles ignores its.
+/// Calls f(ConvWay) on those that the options ask for: every kernel on every tile where that is all
+/// of them, and f32 as terms of bf16 on the best of those; else dispatch's on the wanted tiles. A
+/// kernel without tiles ignores its.
 template <class F>
 void each_conv_way(const Options& options, DType dtype, F f) {
   using namespace kernels;

@@ -1,5 +1,5 @@
-// Where branch and shortcut of a residual block meet, at the network's sizes: what training runs forward
-// (one pass) and backward (sums, apply).
+// Where branch and shortcut of a residual block meet, at the network's sizes: what training runs
+// forward (one pass) and backward (sums, apply).
 #include "quern/ops/kernels/norm/join.h"
 
 #include "conv_bench.h"

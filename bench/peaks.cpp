@@ -31,9 +31,10 @@ constexpr const MemoryLoop* kMemory[] = {
 #endif
 };
 
-/// Seconds of a pass that runs on every thread at once, the fastest of several. pass(thread, repeats)
-/// Of what a core has for itself the slowest thread counts, on its CPU's clock: one that had to wait
-/// for its CPU does no harm. What the cores share (`shared`) they must use at the same time.
+/// Seconds of a pass, pass(thread, repeats), that runs on every thread at once; the fastest of
+/// several. Of what a core has for itself the slowest thread counts, on its CPU's clock: one that
+/// had to wait for its CPU does no harm. What the cores share (`shared`) they must use at the same
+/// time.
 template <class Pass>
 double seconds_a_pass(bool shared, Pass pass) {
   constexpr double kLongEnough = 4e-3;

@@ -45,7 +45,8 @@ void remove_dead_temporaries(const std::string& folder) {
     if (!name.starts_with(".quern-") || !name.ends_with(".tmp")) continue;
     const std::string path = fmt::format("{}/{}", folder, name);
     const File file(path, O_WRONLY | O_NOFOLLOW | O_NONBLOCK);
-    // Its owner may have renamed it since: it is of this name now, and as long as it is locked here.
+    // Its owner may have renamed it since: it is of this name now, and as long as it is locked
+    // here.
     if (file.is_open() && file.lock() && file.is_at(path)) ::unlink(path.c_str());
   }
 }
@@ -130,8 +131,8 @@ void FileReplacement::give_name() {
   }
 }
 
-/// Takes on the owner and the permissions of the old file. Who may not give files away keeps at least
-/// the group; where not even that, the new group may do no more than everybody.
+/// Takes on the owner and the permissions of the old file. Who may not give files away keeps at
+/// least the group; where not even that, the new group may do no more than everybody.
 void FileReplacement::be_as(const struct stat& old) {
   const int fd = file_.descriptor();
   mode_t mode = old.st_mode & 0777;

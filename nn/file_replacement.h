@@ -12,8 +12,8 @@ namespace quern {
 /// `path` is a symbolic link, the file that it leads to is replaced, or made.
 ///
 /// It is written in the same folder, to a file without a name where the file system has such: one
-/// that ends with the process, however that ends. Elsewhere it is a locked ".quern-N.tmp", which the
-/// next replacement in the folder removes once nobody holds the lock. Any number of threads and
+/// that ends with the process, however that ends. Elsewhere it is a locked ".quern-N.tmp", which
+/// the next replacement in the folder removes once nobody holds the lock. Any number of threads and
 /// processes may replace one file: each succeeds, and the last to commit stays.
 class FileReplacement {
  public:

@@ -148,7 +148,8 @@ Module::LoadResult Module::load_state_dict(const TensorDict& dict, bool strict) 
         "dict: expected the {} tensors of the module, got {}", state.size(),
         fmt::to_string(fmt::join(complaints, "; ")));
 
-  // A source that lies in the module's own memory is copied before that changes. From there on nothing fails.
+  // A source that lies in the module's own memory is copied before that changes. From there on
+  // nothing fails.
   std::unordered_set<const Storage*> own;
   for (const auto& [name, tensor] : state) own.insert(tensor.storage().get());
   std::vector<std::pair<Tensor, Tensor>> copies;

@@ -1,5 +1,6 @@
-// relu(branch(x) + shortcut(x)): a row of convolutions, each with a batch norm after it and relu between
-// them, and what is added before the last relu. Op by op, or fused to one op (ops/fused/conv_chain.h).
+// relu(branch(x) + shortcut(x)): a row of convolutions, each with a batch norm after it and relu
+// between them, and what is added before the last relu. Op by op, or fused to one op
+// (ops/fused/conv_chain.h).
 #pragma once
 #include <optional>
 #include <vector>

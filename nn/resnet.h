@@ -15,14 +15,14 @@ struct ResNetOptions {
   int64_t num_classes = 1000;
   /// Starts each block as the identity: weight 0 in its last batch norm.
   bool zero_init_residual = false;
-  /// Runs each block, and the stem, as one op. The same network to the eye and in a state_dict; only
-  /// rounding, speed and memory differ.
+  /// Runs each block, and the stem, as one op. The same network to the eye and in a state_dict;
+  /// only rounding, speed and memory differ.
   bool fuse = true;
 };
 
 /// [N, 3, H, W] to logits [N, num_classes]. Convolutions start as kaiming_normal_, over fan_out and
-/// for relu. In evaluation without gradients the early stages, whose activations are large and whose
-/// weights are few, take the batch in slabs that stay in cache; the result has the same bits.
+/// for relu. In evaluation without gradients the early stages, whose activations are large and
+/// whose weights are few, take the batch in slabs that stay in cache; the result has the same bits.
 class ResNet : public Module {
  public:
   enum class Block { basic, bottleneck };

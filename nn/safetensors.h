@@ -24,10 +24,10 @@ TensorDict load_safetensors(const std::string& path);
 Metadata load_safetensors_metadata(const std::string& path);
 
 /// Writes f32, f64, bf16, i64, i32, u8 and bool, in the dictionary's order and each tensor in
-/// logical order whatever its strides. The file is there whole or not at all, on the disk on return:
-/// FileReplacement tells what becomes of an older one and of links. Errors, after which an older file
-/// is as it was: not writable, not a regular file, a full disk; a name or metadata that is not UTF-8;
-/// the name "__metadata__".
+/// logical order whatever its strides. The file is there whole or not at all, on the disk on
+/// return: FileReplacement tells what becomes of an older one and of links. Errors, after which an
+/// older file is as it was: not writable, not a regular file, a full disk; a name or metadata that
+/// is not UTF-8; the name "__metadata__".
 void save_safetensors(const std::string& path, const TensorDict& tensors,
                       const Metadata& metadata = {});
 

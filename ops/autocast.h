@@ -1,4 +1,5 @@
-// Autocast: which ops compute in bf16. PyTorch's lists, written as one policy an op beside its checks:
+// Autocast: which ops compute in bf16. PyTorch's lists, written as one policy an op beside its
+// checks:
 //   lower   conv2d, linear, matmul           floating inputs to bf16
 //   widen   losses, softmax, norms, exp, log, pow, sum, mean: bf16 inputs to f32
 //   follow  relu, add, pools, ...            computed in the dtype they come in

@@ -53,8 +53,8 @@ Tensor normalise(const Problem& p, const Tensor& x, const BatchNorm& norm, const
   batch_norm_normalise(*p.kernel, p.size, p.x.raw(), channels.center.raw(), channels.scale.raw(),
                        channels.shift.raw(), y.out_raw());
 
-  // Training: dx = a·dy + b·(x - center) + c. In evaluation mean and invstd are constants, and dx is
-  // scale·dy.
+  // Training: dx = a·dy + b·(x - center) + c. In evaluation mean and invstd are constants, and dx
+  // is scale·dy.
   return record("batch_norm", y, {x, norm.weight, norm.bias},
                 [x = SavedTensor(kOp, p.x), weight = SavedTensor(kOp, norm.weight), channels,
                  training](const Tensor& dy_any, Needs needs) -> Tensors {

@@ -41,8 +41,8 @@ inline Tensor operator/(const Tensor& a, double b) { return div(a, b); }
 inline Tensor operator/(double a, const Tensor& b) { return div(a, b); }
 
 namespace raw {
-/// dst += alpha·src, which broadcasts to dst, is converted to its dtype, and may be a part of it. Errors: shapes;
-/// elements of dst that share memory.
+/// dst += alpha·src, which broadcasts to dst, is converted to its dtype, and may be a part of it.
+/// Errors: shapes; elements of dst that share memory.
 void add_(const Tensor& dst, const Tensor& src, double alpha = 1);
 }  // namespace raw
 

@@ -14,12 +14,12 @@ namespace quern {
 /// The sums of bf16 are padded with zeros of the weight, or of dy, times what follows in x: there a
 /// NaN or infinity may reach outputs left of its window too, and gradients of all columns of the
 /// weight.
-/// 3×3 filters of f32 with stride, dilation and groups of 1 on channels_last go by Winograd's F(2×2, 3×3) or, on
-/// large images, F(4×4, 3×3), forward and for x's gradient, and by F(2×2) for the weight's, where that is faster:
-/// F(2×2) with about 0.6 of the rounding error of plain sums (root mean square, 128 channels), F(4×4) with 1.2 to
-/// 1.9 of it (512 to 64 channels); but relative to the largest of a tile's 4×4 or 6×6 pixels of x, not to each
-/// output's own 3×3. A NaN or infinity reaches all 2×2 or 4×4 outputs of the tile. QUERN_WINOGRAD=0 switches it
-/// off.
+/// 3×3 filters of f32 with stride, dilation and groups of 1 on channels_last go by Winograd's
+/// F(2×2, 3×3) or, on large images, F(4×4, 3×3), forward and for x's gradient, and by F(2×2) for
+/// the weight's, where that is faster: F(2×2) with about 0.6 of the rounding error of plain sums
+/// (root mean square, 128 channels), F(4×4) with 1.2 to 1.9 of it (512 to 64 channels); but
+/// relative to the largest of a tile's 4×4 or 6×6 pixels of x, not to each output's own 3×3. A NaN
+/// or infinity reaches all 2×2 or 4×4 outputs of the tile. QUERN_WINOGRAD=0 switches it off.
 /// f32 is multiplied as float32_matmul_precision.h tells.
 /// The gradients of weight and bias are f32 (f64 for f64). Errors: rank, dtype, an empty x or
 /// weight, channels, groups that divide neither, stride or dilation < 1, padding < 0, a kernel

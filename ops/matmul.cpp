@@ -44,7 +44,8 @@ bool absorb(const Loop& l, GemmProblem& p) {
   return true;
 }
 
-/// Runs `p`, of operands of `dtype`, at each step of `loops`, outermost first. Steps that don't move in c add to it.
+/// Runs `p`, of operands of `dtype`, at each step of `loops`, outermost first. Steps that don't
+/// move in c add to it.
 void run(const GemmKernel& kernel, DType dtype, GemmProblem p, std::span<const Loop> loops) {
   if (loops.empty()) return kernels::gemm(kernel, p);
   const Loop& l = loops.front();
@@ -60,8 +61,8 @@ void run(const GemmKernel& kernel, DType dtype, GemmProblem p, std::span<const L
   }
 }
 
-/// c[..., m, n] = a[..., m, k]·b[..., k, n] over `batch`, to which all three broadcast; c, dense, sums
-/// what falls on the same element.
+/// c[..., m, n] = a[..., m, k]·b[..., k, n] over `batch`, to which all three broadcast; c, dense,
+/// sums what falls on the same element.
 void multiply(std::string_view name, const Shape& batch, const Tensor& a, const Tensor& b,
               const Tensor& c) {
   VerboseOp line(name);

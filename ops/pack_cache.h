@@ -13,9 +13,9 @@ struct PackCacheStats {
 };
 PackCacheStats pack_cache_stats();
 void clear_pack_cache();
-/// Bounds of what is kept; QUERN_PACK_CACHE_CAPACITY and QUERN_PACK_CACHE_MIB in the environment set them
-/// at first. A network that asks for more in turn, time after time, finds none of them. 0: keep nothing.
-/// Error: a negative bound.
+/// Bounds of what is kept; QUERN_PACK_CACHE_CAPACITY and QUERN_PACK_CACHE_MIB in the environment
+/// set them at first. A network that asks for more in turn, time after time, finds none of them. 0:
+/// keep nothing. Error: a negative bound.
 void set_pack_cache_limits(int64_t entries, int64_t bytes);
 inline constexpr int64_t kPackCacheCapacity = 4096, kPackCacheBytes = int64_t{4} << 30;
 

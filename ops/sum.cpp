@@ -61,8 +61,8 @@ void sum_integers(const Span& s, int64_t* sums) {
       for (int64_t i = 0; i < s.inner; ++i) y[o * s.inner + i] += x[i];
 }
 
-/// [outer][inner] sums in the accumulator's dtype. Long sums are cut into parts by length alone, and
-/// the parts' sums summed in turn.
+/// [outer][inner] sums in the accumulator's dtype. Long sums are cut into parts by length alone,
+/// and the parts' sums summed in turn.
 Tensor sum_span(std::string_view op, const Span& s) {
   const DType dtype = s.x.dtype(), total = accumulator(dtype);
   if (s.n == 0 || dtype == DType::i64) {

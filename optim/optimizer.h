@@ -65,8 +65,8 @@ class Optimizer {
   Optimizer(std::string_view name, std::vector<std::string_view> state_names,
             const std::vector<Tensors>& groups);
 
-  /// State of zeros for the parameters of a group that will have a gradient: from the start, so that
-  /// no step needs more memory than the first.
+  /// State of zeros for the parameters of a group that will have a gradient: from the start, so
+  /// that no step needs more memory than the first.
   void make_state(size_t group);
   /// The slots with a gradient, every one checked.
   std::vector<Slot*> slots_to_update();

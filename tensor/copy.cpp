@@ -172,7 +172,8 @@ bool visits_twice(const Shape& shape, const Strides& strides, int64_t places) {
   return false;
 }
 
-/// Does some place hold two elements of t? No where each dimension steps over all that lies within it.
+/// Does some place hold two elements of t? No where each dimension steps over all that lies within
+/// it.
 bool overlaps_itself(const Tensor& t) {
   const Loops loops(t.shape(), t.strides(), t.strides());
   int64_t reach = 0;  // from the first element to the last, of the dimensions so far

@@ -63,8 +63,8 @@ uint64_t saved_registers() {
   return uint64_t{high} << 32 | low;
 }
 
-/// Linux gives a process its tile registers only on request, for good, and from then on its signal stacks
-/// have to be larger: asked for when AMX is wanted.
+/// Linux gives a process its tile registers only on request, for good, and from then on its signal
+/// stacks have to be larger: asked for when AMX is wanted.
 bool tiles_permitted() {
 #ifdef __linux__
   constexpr long kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM
@@ -127,7 +127,8 @@ IsaSet detect() {
   IsaSet found = bit(Isa::portable);
   if (one & HWCAP_ASIMD) found |= bit(Isa::neon);
   if (two & HWCAP2_BF16) found |= bit(Isa::neon_bf16);
-  // The drivers have room for tiles of 48 columns: three vectors of 512 bits, the longest yet built.
+  // The drivers have room for tiles of 48 columns: three vectors of 512 bits, the longest yet
+  // built.
   if ((one & HWCAP_SVE) && sve_bits() <= 512) {
     found |= bit(Isa::sve);
     if (two & HWCAP2_SVEBF16) found |= bit(Isa::sve_bf16);

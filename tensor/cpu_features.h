@@ -12,8 +12,8 @@ std::string_view to_string(Isa isa);  ///< "portable", "avx2", ..., "sve_bf16"
 /// Error: a name that is none of this architecture's.
 Isa isa_from_string(std::string_view name);
 
-/// Has the CPU it, with the system's leave (saved registers; permission for AMX's tiles, which is asked for
-/// once, and not while the cap is below)? Ignores the cap.
+/// Has the CPU it, with the system's leave (saved registers; permission for AMX's tiles, which is
+/// asked for once, and not while the cap is below)? Ignores the cap.
 bool cpu_has(Isa isa);
 /// cpu_has(isa) and not above the cap.
 bool isa_enabled(Isa isa);
@@ -35,8 +35,8 @@ int sve_bits();
 
 std::string cpu_name();  ///< the model's brand string
 
-/// Bytes of a core's data caches and of the third one, which a group of cores shares, for block sizes:
-/// 32 KiB, 1 MiB and 16 MiB where the system does not tell.
+/// Bytes of a core's data caches and of the third one, which a group of cores shares, for block
+/// sizes: 32 KiB, 1 MiB and 16 MiB where the system does not tell.
 struct CacheSizes {
   int64_t l1d, l2, l3;
 };

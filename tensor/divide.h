@@ -1,4 +1,5 @@
-// Division of integers, rounded up. Not for files with ISA flags: the linker keeps one copy of an inline function.
+// Division of integers, rounded up. Not for files with ISA flags: the linker keeps one copy of an
+// inline function.
 #pragma once
 #include <cstdint>
 

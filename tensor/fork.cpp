@@ -18,9 +18,9 @@ Held& held() {
   return instance;
 }
 
-/// A child has no thread but the one that forked. GNU's OpenMP does not know that, and would wait for the
-/// threads of its pool in the child's first parallel op, for ever: they are let go before, and made
-/// anew by the next op on either side. (Inside a parallel region nothing can be let go.)
+/// A child has no thread but the one that forked. GNU's OpenMP does not know that, and would wait
+/// for the threads of its pool in the child's first parallel op, for ever: they are let go before,
+/// and made anew by the next op on either side. (Inside a parallel region nothing can be let go.)
 void before_fork() {
   omp_pause_resource_all(omp_pause_soft);
   held().own.lock();

@@ -4,8 +4,9 @@
 
 namespace quern::detail {
 
-/// From now on `mutex`, which must live for ever, is held while the process forks, so that the child
-/// finds it free and what it guards whole. Mutexes that are taken while others are held must come first.
+/// From now on `mutex`, which must live for ever, is held while the process forks, so that the
+/// child finds it free and what it guards whole. Mutexes that are taken while others are held must
+/// come first.
 void hold_across_fork(std::mutex& mutex);
 
 }  // namespace quern::detail

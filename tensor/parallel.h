@@ -10,10 +10,12 @@
 namespace quern {
 
 int num_threads();
-/// Not while another thread is inside an op, whose scratch is made for as many as there were before.
-/// Error: less than 1. The default is OpenMP's (OMP_NUM_THREADS, the cpuset, the number of cores).
+/// Not while another thread is inside an op, whose scratch is made for as many as there were
+/// before. Error: less than 1. The default is OpenMP's (OMP_NUM_THREADS, the cpuset, the number of
+/// cores).
 void set_num_threads(int threads);
-/// 0 ... num_threads()-1 inside parallel_for and with_tasks, else 0: for per-thread scratch, never for results.
+/// 0 ... num_threads()-1 inside parallel_for and with_tasks, else 0: for per-thread scratch, never
+/// for results.
 int thread_index();
 
 /// A borrowed callable, two pointers wide.
@@ -41,9 +43,10 @@ class FunctionRef<R(Args...)> {
 /// without traps, with denormals read and written as zero.
 void parallel_for(int64_t cells, FunctionRef<void(int64_t)> body);
 
-/// The same of cells that can be computed in pieces: runs body(cell, begin, end) on all pieces 0..pieces of each.
-/// A thread takes whole cells, but of the last one of its share half of what is left at a time, so that
-/// all are through together. How the others get on tells which pieces it takes: no result may depend on it.
+/// The same of cells that can be computed in pieces: runs body(cell, begin, end) on all pieces
+/// 0..pieces of each. A thread takes whole cells, but of the last one of its share half of what is
+/// left at a time, so that all are through together. How the others get on tells which pieces it
+/// takes: no result may depend on it.
 void parallel_for(int64_t cells, int64_t pieces, FunctionRef<void(int64_t, int64_t, int64_t)> body);
 
 /// Cuts 0..n into chunks of `grain` and runs body(begin, end) on each.

@@ -145,8 +145,8 @@ uint64_t word64(int64_t i, uint64_t seed, uint64_t stream) {
   return uint64_t{words[at + 1]} << 32 | words[at];
 }
 
-/// The least and the greatest number of a dtype within low..high. What lies between them is rounded to a number
-/// that does, too.
+/// The least and the greatest number of a dtype within low..high. What lies between them is rounded
+/// to a number that does, too.
 std::pair<int64_t, int64_t> held_range(int64_t low, int64_t high, DType dtype) {
   return visit_dtype(dtype, [=]<class T>(std::type_identity<T>) -> std::pair<int64_t, int64_t> {
     if constexpr (std::is_integral_v<T>) {

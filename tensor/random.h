@@ -26,8 +26,8 @@ class Generator {
   uint64_t stream_ = 0;
 };
 
-/// The generator of draws that name none. If several threads draw from it, which of them gets which numbers
-/// depends on who comes first.
+/// The generator of draws that name none. If several threads draw from it, which of them gets which
+/// numbers depends on who comes first.
 Generator& default_generator();
 void manual_seed(uint64_t seed);  ///< starts the default generator anew
 
@@ -36,16 +36,17 @@ void manual_seed(uint64_t seed);  ///< starts the default generator anew
 void fill_uniform(float* out, int64_t n, uint64_t seed, uint64_t stream);  ///< [0, 1), 24 bits
 void fill_normal(float* out, int64_t n, uint64_t seed, uint64_t stream);   ///< mean 0, variance 1
 
-// In place, any floating dtype, in logical order whatever the strides. Errors: another dtype; expanded or
-// overlapping elements; high < low or too far from it for f32; std < 0.
+// In place, any floating dtype, in logical order whatever the strides. Errors: another dtype;
+// expanded or overlapping elements; high < low or too far from it for f32; std < 0.
 /// Uniform on [low, high), or low where the dtype has no number between them.
 void uniform_(const Tensor& t, double low, double high, Generator& generator = default_generator());
 void normal_(const Tensor& t, double mean, double std, Generator& generator = default_generator());
 
 Tensor rand(const Shape& shape, DType dtype = DType::f32);   ///< uniform on [0, 1)
 Tensor randn(const Shape& shape, DType dtype = DType::f32);  ///< standard normal
-/// Integers in low..high-1; those that a floating dtype does not hold are rounded to others of the range. Errors:
-/// high <= low; a range that an integer dtype does not hold, or a floating one no number of.
+/// Integers in low..high-1; those that a floating dtype does not hold are rounded to others of the
+/// range. Errors: high <= low; a range that an integer dtype does not hold, or a floating one no
+/// number of.
 Tensor randint(int64_t low, int64_t high, const Shape& shape, DType dtype = DType::i64);
 
 }  // namespace quern

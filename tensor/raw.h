@@ -21,8 +21,8 @@ Tensor alias(const Tensor& t);
 Tensor reshape(const Tensor& t, const Shape& shape);
 
 // What writing in place has to ask first.
-/// Error of `op` unless each element of `dst` has memory of its own: no expanded dimension, and no windows that
-/// overlap.
+/// Error of `op` unless each element of `dst` has memory of its own: no expanded dimension, and no
+/// windows that overlap.
 void check_writable(std::string_view op, const Tensor& dst, std::string_view name = "dst");
 /// May elements of a and b share memory? Told by where the first and the last ones lie.
 bool may_overlap(const Tensor& a, const Tensor& b);
@@ -30,8 +30,8 @@ bool may_overlap(const Tensor& a, const Tensor& b);
 bool overlap(const Tensor& a, const Tensor& b);
 
 // Copies.
-/// dst = src, broadcast and converted to dst's dtype, whatever the strides; dst's version moves on. Takes no
-/// memory unless they share theirs.
+/// dst = src, broadcast and converted to dst's dtype, whatever the strides; dst's version moves on.
+/// Takes no memory unless they share theirs.
 void copy_(const Tensor& dst, const Tensor& src);
 void fill_(const Tensor& dst, double value);
 Tensor clone(const Tensor& t);  ///< dense copy of the same dtype and format

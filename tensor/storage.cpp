@@ -53,8 +53,8 @@ struct Size {
   }
 };
 
-/// Free blocks of one size, linked through their first bytes: to give one back takes no memory, and so cannot
-/// fail in a destructor.
+/// Free blocks of one size, linked through their first bytes: to give one back takes no memory, and
+/// so cannot fail in a destructor.
 class FreeList {
  public:
   void push(std::byte* block) {

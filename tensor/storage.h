@@ -22,12 +22,13 @@ class Storage {
   int64_t bytes() const { return bytes_; }
   /// Unique in the process, never used again: a cache may key on it.
   uint64_t id() const { return id_; }
-  /// Counts in-place changes. A saved tensor or a packed weight of an older version is stale. Whoever
-  /// writes moves it on afterwards: what another thread read meanwhile is stale by then, too.
+  /// Counts in-place changes. A saved tensor or a packed weight of an older version is stale.
+  /// Whoever writes moves it on afterwards: what another thread read meanwhile is stale by then,
+  /// too.
   uint64_t version() const { return version_.load(std::memory_order_acquire); }
   void bump_version() { version_.fetch_add(1, std::memory_order_release); }
-  /// Has a pointer to write through been given away (Tensor::mutable_data)? Nobody sees what is written
-  /// there, or when, so that ops keep no copies made from this block.
+  /// Has a pointer to write through been given away (Tensor::mutable_data)? Nobody sees what is
+  /// written there, or when, so that ops keep no copies made from this block.
   bool exposed() const { return exposed_.load(std::memory_order_relaxed); }
   void expose() { exposed_.store(true, std::memory_order_relaxed); }
 
@@ -51,8 +52,8 @@ class InPlaceChange {
   std::shared_ptr<Storage> storage_;
 };
 
-/// Scratch memory of a kernel: aligned, cached, uninitialised, freed at the end of its scope. Null if
-/// it is of 0 bytes.
+/// Scratch memory of a kernel: aligned, cached, uninitialised, freed at the end of its scope. Null
+/// if it is of 0 bytes.
 class Workspace {
  public:
   explicit Workspace(int64_t bytes);

@@ -40,7 +40,8 @@ class Patience {
   unsigned spins_ = 0;
 };
 
-/// The threads of a with_tasks, what they have open to each other, and the tasks that nobody has begun.
+/// The threads of a with_tasks, what they have open to each other, and the tasks that nobody has
+/// begun.
 class TaskTeam final : public Tasks, public Team {
  public:
   explicit TaskTeam(int threads) : threads_(threads), desks_(static_cast<size_t>(threads)) {}
@@ -78,7 +79,8 @@ class TaskTeam final : public Tasks, public Team {
   void rethrow() const { error_.rethrow(); }
 
  private:
-  /// Where a thread's open parallel_for is found. Whoever looks counts as a guest first, so that it stays.
+  /// Where a thread's open parallel_for is found. Whoever looks counts as a guest first, so that it
+  /// stays.
   struct alignas(64) Desk {
     std::atomic<Job*> job = nullptr;
     std::atomic<int> guests = 0;

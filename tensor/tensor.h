@@ -46,9 +46,9 @@ class Tensor {
   const T* data() const {
     return out<T>();
   }
-  /// First element, to write. The version moves on, and as nobody can tell when the pointer is used,
-  /// ops keep no packed or bf16 copies of this storage any more: they make them in every call. Where
-  /// that matters, write into another tensor and raw::copy_() it into this one.
+  /// First element, to write. The version moves on, and as nobody can tell when the pointer is
+  /// used, ops keep no packed or bf16 copies of this storage any more: they make them in every
+  /// call. Where that matters, write into another tensor and raw::copy_() it into this one.
   void* mutable_raw() const {
     impl().storage->expose();
     impl().storage->bump_version();
@@ -59,16 +59,16 @@ class Tensor {
     check_dtype(dtype_of<T>);
     return static_cast<T*>(mutable_raw());
   }
-  /// First element, for an op that fills a tensor it has just made, or that moves the version on itself
-  /// when it has written (InPlaceChange).
+  /// First element, for an op that fills a tensor it has just made, or that moves the version on
+  /// itself when it has written (InPlaceChange).
   void* out_raw() const { return impl().storage->data() + offset() * itemsize(dtype()); }
   template <class T>
   T* out() const {
     check_dtype(dtype_of<T>);
     return static_cast<T*>(out_raw());
   }
-  /// The only element as a number, whatever the dtype: what comes after the point is left out of an integer. Errors:
-  /// numel() is not 1; an integer type that does not hold the number, or NaN.
+  /// The only element as a number, whatever the dtype: what comes after the point is left out of an
+  /// integer. Errors: numel() is not 1; an integer type that does not hold the number, or NaN.
   template <class T = double>
   T item() const {
     using Limits = std::numeric_limits<T>;

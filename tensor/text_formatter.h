@@ -1,4 +1,5 @@
-// How quern's types print in messages, for headers that every file includes: fmt/format.h would be compiled in each.
+// How quern's types print in messages, for headers that every file includes: fmt/format.h would be
+// compiled in each.
 #pragma once
 #include <fmt/core.h>
 

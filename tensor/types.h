@@ -8,8 +8,8 @@ namespace quern {
 /// Element types, in promotion order: the result of a binary op has the larger of the two.
 enum class DType : uint8_t { boolean, u8, i32, i64, bf16, f32, f64 };
 
-/// Instruction sets, by architecture worst first. Each of x86 contains those before it; on Arm a CPU may
-/// have sve without neon_bf16.
+/// Instruction sets, by architecture worst first. Each of x86 contains those before it; on Arm a
+/// CPU may have sve without neon_bf16.
 enum class Isa : uint8_t {
   portable,
   avx2,

@@ -22,8 +22,8 @@ Verbosity from_environment() {
   return Verbosity::dispatch;
 }
 
-/// Leaves out a line that cannot be written, or made for want of memory: no op fails because someone
-/// watches. Who must know finds the failure in ferror(stdout).
+/// Leaves out a line that cannot be written, or made for want of memory: no op fails because
+/// someone watches. Who must know finds the failure in ferror(stdout).
 template <class... Args>
 void print_line(fmt::format_string<const Args&...> format, const Args&... args) noexcept try {
   const std::string line = fmt::format(format, args...) + '\n';

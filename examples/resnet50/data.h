@@ -14,8 +14,8 @@ struct Batch {
   quern::Tensor target;  // i64 [N], labels in 0..999
 };
 
-/// Hands out the batch of each step. What a batch holds depends on the step alone. Few that repeat are
-/// made at the start; of many, the next one beside the step.
+/// Hands out the batch of each step. What a batch holds depends on the step alone. Few that repeat
+/// are made at the start; of many, the next one beside the step.
 ///   --batch F   that batch each time. Errors: tensors missing from F, other shapes, dtypes or
 ///               labels, or others than --batch-size and --image-size ask for.
 ///   --dummy     batch t holds images t·N ... t·N+N-1 of --dummy-size, over and over. Image i is

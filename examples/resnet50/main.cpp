@@ -1,6 +1,7 @@
 // resnet50 train, resnet50 infer: see options.cpp for what they take, train.cpp and infer.cpp for
-// what they do. Exit status: 0, 1 for a failure, 2 for a command line that makes no sense. A run that
-// has files to write does so where standard output fails too, or its reader is gone; the status is 1.
+// what they do. Exit status: 0, 1 for a failure, 2 for a command line that makes no sense. A run
+// that has files to write does so where standard output fails too, or its reader is gone; the
+// status is 1.
 #include <fmt/core.h>
 
 #include <csignal>

@@ -39,8 +39,8 @@ struct Options {
 
 inline const char* to_string(Mode mode) { return mode == Mode::train ? "train" : "infer"; }
 
-/// Ends the program after --help (status 0; 1 if it could not be written) and for a command line that
-/// makes no sense: the reason and where help is on standard error, status 2.
+/// Ends the program after --help (status 0; 1 if it could not be written) and for a command line
+/// that makes no sense: the reason and where help is on standard error, status 2.
 Options parse_options(int argc, char** argv);
 
 }  // namespace resnet50

@@ -1,5 +1,5 @@
-// What a batch norm does a channel, in f64 and kept in the dtype of its parameters: shared by batch_norm
-// and the chains of ops/fused, which differ in how they pass over the pixels.
+// What a batch norm does a channel, in f64 and kept in the dtype of its parameters: shared by
+// batch_norm and the chains of ops/fused, which differ in how they pass over the pixels.
 #pragma once
 #include "quern/tensor/tensor.h"
 
@@ -19,8 +19,8 @@ struct Moments {
   explicit Moments(const BatchNorm& running);
   Tensor mean, var;
 };
-/// Moves the running statistics, where defined, towards those of `count` values a channel. Cannot fail: an op
-/// does it when all else is done, so that an error leaves them as they were.
+/// Moves the running statistics, where defined, towards those of `count` values a channel. Cannot
+/// fail: an op does it when all else is done, so that an error leaves them as they were.
 void update_running(const BatchNorm& norm, const Moments& moments, double count);
 
 /// y = (x - center)·scale + shift. Each is [C], f32 (f64 for f64).

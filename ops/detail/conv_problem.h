@@ -8,8 +8,8 @@
 
 namespace quern::detail {
 
-/// Errors of conv2d unless x is a floating, non-empty [N, C, H, W] and weight, which may only differ
-/// in dtype under autocast, is one of its filters.
+/// Errors of conv2d unless x is a floating, non-empty [N, C, H, W] and weight, which may only
+/// differ in dtype under autocast, is one of its filters.
 void check_conv_operands(const Tensor& x, const Tensor& weight);
 /// conv2d of an x of this shape. Errors of conv2d: all that sizes can be wrong about.
 kernels::ConvProblem conv_problem(const Shape& x, DType dtype, MemoryFormat format,
@@ -25,8 +25,8 @@ void pack_weight(const kernels::ConvPlan& plan, const Tensor& weight, void* pack
 /// What a packed weight depends on, beside the weight and the kernels.
 Dims packing_parameters(const kernels::ConvPlan& plan);
 
-/// The weight as the plan's kernel reads it, in the problem's dtype; kept between calls as long as it
-/// doesn't change.
+/// The weight as the plan's kernel reads it, in the problem's dtype; kept between calls as long as
+/// it doesn't change.
 class PackedWeight {
  public:
   PackedWeight(const kernels::ConvPlan& plan, const Tensor& weight);

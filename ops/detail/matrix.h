@@ -1,5 +1,5 @@
-// What linear and matmul share, tensors as operands of the GEMM driver and its line of QUERN_VERBOSE;
-// and, with conv2d too, the choice of the arithmetic.
+// What linear and matmul share, tensors as operands of the GEMM driver and its line of
+// QUERN_VERBOSE; and, with conv2d too, the choice of the arithmetic.
 #pragma once
 #include <fmt/core.h>
 
@@ -10,7 +10,8 @@
 namespace quern::detail {
 
 /// What multiplies tensors of a dtype under the precision asked for (float32_matmul_precision.h):
-/// f32 by a kernel of its own, or of bf16 with bf16_terms as in GemmProblem, then so many times as fast.
+/// f32 by a kernel of its own, or of bf16 with bf16_terms as in GemmProblem, then so many times as
+/// fast.
 struct Multiplier {
   const kernels::GemmKernel& kernel;
   int bf16_terms;

@@ -1,5 +1,5 @@
-// Which operand aims at which cache: all shares in one place, as BLIS's configurations have them, with what the rest is
-// for. Bytes, from the sizes that this CPU tells (tensor/cpu_features.h).
+// Which operand aims at which cache: all shares in one place, as BLIS's configurations have them,
+// with what the rest is for. Bytes, from the sizes that this CPU tells (tensor/cpu_features.h).
 #pragma once
 #include "quern/tensor/cpu_features.h"
 
@@ -7,48 +7,53 @@ namespace quern::kernels::blocking {
 
 inline int64_t l2() { return cache_sizes().l2; }
 
-// --- The first level -------------------------------------------------------------------------------------------
+// --- The first level -----------------------------------------------------------------------------
 
 /// Lines so far apart fall in the same set, of which it has kWays.
 inline constexpr int64_t kWay = 4096, kWays = 8;
 
-// --- GEMM (gemm/gemm.cpp) --------------------------------------------------------------------------------------
+// --- GEMM (gemm/gemm.cpp) ------------------------------------------------------------------------
 
-/// Of a row of A and a column of B in a block of k. A vector tile reads some 13 bytes of A and B a cycle, which L2
-/// gives: a cell's rows of A, packed once for all columns, and two panels of B take half of it, and C is passed over
-/// once in 1024 f32 or 2048 bf16. An AMX tile reads 64 bytes a cycle: its panel of B is to stay in L1, for more rows.
+/// Of a row of A and a column of B in a block of k. A vector tile reads some 13 bytes of A and B a
+/// cycle, which L2 gives: a cell's rows of A, packed once for all columns, and two panels of B take
+/// half of it, and C is passed over once in 1024 f32 or 2048 bf16. An AMX tile reads 64 bytes a
+/// cycle: its panel of B is to stay in L1, for more rows.
 inline int64_t gemm_depth(bool amx) { return amx ? 1024 : 4096; }
 inline int64_t gemm_rows(bool amx) { return amx ? 128 : 64; }
-/// A whole B that is this large comes from memory for every cell, the blocks of k one by one from L3.
+/// A whole B that is this large comes from memory for every cell, the blocks of k one by one from
+/// L3.
 inline constexpr int64_t kLargeB = int64_t{8} << 20;
 
-// --- Forward and dgrad (conv/taps) -----------------------------------------------------------------------------
+// --- Forward and dgrad (conv/taps) ---------------------------------------------------------------
 
-/// A block of the source, over which all panels of B pass; they, and what is stored, have the other half.
+/// A block of the source, over which all panels of B pass; they, and what is stored, have the other
+/// half.
 inline int64_t source_block() { return l2() / 2; }
 /// B of all taps for a panel of outputs, which the block's pixels read again and again.
 inline int64_t panel_of_taps() { return l2() / 3; }
-/// Copies of the source of which each serves many cells, all together: beyond this, a cell does not find its own in
-/// L2 and had better make one.
+/// Copies of the source of which each serves many cells, all together: beyond this, a cell does not
+/// find its own in L2 and had better make one.
 inline int64_t shared_sources() { return 2 * l2(); }
 
-// --- The gradient of the weight (conv/wgrad) -------------------------------------------------------------------
+// --- The gradient of the weight (conv/wgrad) -----------------------------------------------------
 
-/// Sums of a cell that stay where they are from one of its blocks to the next: half of L2 beside the operands; of a
-/// cell that has few blocks a little more than all of it, since they are seldom passed over.
+/// Sums of a cell that stay where they are from one of its blocks to the next: half of L2 beside
+/// the operands; of a cell that has few blocks a little more than all of it, since they are seldom
+/// passed over.
 inline int64_t outer_sums(bool many_blocks) { return many_blocks ? l2() / 2 : l2() / 4 * 5; }
-/// Both operands of a block: the pixels of the next one are fetched to L2 meanwhile, and sums are there.
+/// Both operands of a block: the pixels of the next one are fetched to L2 meanwhile, and sums are
+/// there.
 inline int64_t outer_block() { return l2() / 8 * 3; }
 /// The same where operands are transposed; these cells have few blocks.
 inline int64_t transposed_sums() { return l2(); }
 inline int64_t transposed_block() { return l2() / 2; }
 
-// --- Winograd (conv/winograd) ----------------------------------------------------------------------------------
+// --- Winograd (conv/winograd) --------------------------------------------------------------------
 
 /// V of all points of a block, which all panels of outputs read; U passes by.
 inline int64_t winograd_block() { return l2() / 4 * 3; }
-/// V and D of all points for the gradient of the weight: each point's are read once and aim at L2, all at L3, for some
-/// 200 tiles a block, so that M is seldom read.
+/// V and D of all points for the gradient of the weight: each point's are read once and aim at L2,
+/// all at L3, for some 200 tiles a block, so that M is seldom read.
 inline int64_t winograd_outer_block() { return 2 * l2(); }
 /// M of one point.
 inline int64_t winograd_sums() { return l2() / 2; }

@@ -1,5 +1,5 @@
-// Channels of an nhwc block, once an instruction set: vectors lie along them, 4 at a time, and what is kept
-// of each from pixel to pixel stays in registers.
+// Channels of an nhwc block, once an instruction set: vectors lie along them, 4 at a time, and what
+// is kept of each from pixel to pixel stays in registers.
 #pragma once
 #include "quern/ops/kernels/simd.h"
 

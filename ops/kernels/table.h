@@ -16,8 +16,9 @@ struct NoObjection {
   const char* operator()(const auto&) const { return nullptr; }
 };
 
-/// The first kernel that `fits`, whose ISA is enabled, and that why_not(kernel) gives no reason against (null); null if
-/// there is none. Says so, and why those before it were refused, when asked.
+/// The first kernel that `fits`, whose ISA is enabled, and that why_not(kernel) gives no reason
+/// against (null); null if there is none. Says so, and why those before it were refused, when
+/// asked.
 template <class Kernel, class Fits, class WhyNot = NoObjection>
 const Kernel* select(std::string_view family, Fits fits, WhyNot why_not = {}) {
   for (const Kernel* kernel : table<Kernel>()) {

@@ -1,6 +1,6 @@
-// A unit of kernels is a source file compiled for one instruction set, or for any CPU. kernels.cmake, which
-// lists them, tells each by QUERN_UNIT how its name ends (avx512, portable, reference) and by QUERN_ISA which
-// Isa that is. Seen by files with ISA flags.
+// A unit of kernels is a source file compiled for one instruction set, or for any CPU.
+// kernels.cmake, which lists them, tells each by QUERN_UNIT how its name ends (avx512, portable,
+// reference) and by QUERN_ISA which Isa that is. Seen by files with ISA flags.
 #pragma once
 #include "quern/tensor/types.h"
 

@@ -1,5 +1,5 @@
-// Every operator new of this program is counted: what evaluation asks of the heap once it is warm. Small
-// blocks of storages come from there too; memory_stats() tells of large ones.
+// Every operator new of this program is counted: what evaluation asks of the heap once it is warm.
+// Small blocks of storages come from there too; memory_stats() tells of large ones.
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -49,7 +49,8 @@ struct Asked {
 Asked asked() { return {news, memory_stats().system_bytes}; }
 
 void check_warm_calls_ask_nothing(nn::ResNet& net, const Tensor& x) {
-  // The first call keeps packed weights, for which it may take memory that its earlier ops had freed.
+  // The first call keeps packed weights, for which it may take memory that its earlier ops had
+  // freed.
   for (int call = 0; call < 2; ++call) net(x);
   const Asked before = asked();
   for (int call = 0; call < 2; ++call) net(x);

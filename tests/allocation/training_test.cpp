@@ -1,5 +1,5 @@
-// What training asks of the system once it is warm, in a program that has done little else: what other tests
-// leave behind changes how the page heap grows.
+// What training asks of the system once it is warm, in a program that has done little else: what
+// other tests leave behind changes how the page heap grows.
 #include <doctest/doctest.h>
 
 #include "quern/nn/loss.h"
@@ -36,8 +36,9 @@ TEST_CASE("resnet: training takes no memory from the system once it is warm") {
         optimizer.step();
         if (memory_stats().system_bytes == before) ++quiet;
       }
-      // Two threads take their scratch at once or in turn, as it happens: a later step may be the first in which
-      // they take most of it at once. What is asked for anew every step is asked for in each of them.
+      // Two threads take their scratch at once or in turn, as it happens: a later step may be the
+      // first in which they take most of it at once. What is asked for anew every step is asked for
+      // in each of them.
       CHECK(quiet >= (n == 1 ? 7 : 4));
     }
 }

@@ -44,7 +44,8 @@ size_t of(std::align_val_t alignment) { return static_cast<size_t>(alignment); }
 
 }  // namespace
 
-// All forms: a sanitizer brings its own of each that is not here, which does not go with the others.
+// All forms: a sanitizer brings its own of each that is not here, which does not go with the
+// others.
 using std::align_val_t, std::nothrow_t;
 void* operator new(size_t n) { return block_or_throw(n, kPlain); }
 void* operator new[](size_t n) { return block_or_throw(n, kPlain); }
@@ -71,8 +72,8 @@ void operator delete[](void* p, const nothrow_t&) noexcept { release(p); }
 void operator delete(void* p, align_val_t, const nothrow_t&) noexcept { release(p); }
 void operator delete[](void* p, align_val_t, const nothrow_t&) noexcept { release(p); }
 
-// The linker puts these before mmap and before the three ways to the library's allocator (CMakeLists.txt), which
-// so needs no switch for tests.
+// The linker puts these before mmap and before the three ways to the library's allocator
+// (CMakeLists.txt), which so needs no switch for tests.
 extern "C" {
 #define REAL(name) __real_##name
 #define WRAP(name) __wrap_##name

@@ -1,5 +1,5 @@
-// Saving and loading where memory ends at the n-th request, for all n: a file or a model is as before or as after it,
-// and nothing is leaked.
+// Saving and loading where memory ends at the n-th request, for all n: a file or a model is as
+// before or as after it, and nothing is leaked.
 #include <doctest/doctest.h>
 
 #include <functional>
@@ -36,8 +36,8 @@ bool all_are(const TensorDict& dict, double value) {
   return true;
 }
 
-/// Runs `change` where memory ends at the n-th request, for all n until it goes through undisturbed; `check`, told
-/// whether it threw, after each.
+/// Runs `change` where memory ends at the n-th request, for all n until it goes through
+/// undisturbed; `check`, told whether it threw, after each.
 void for_all_faults(const std::function<void()>& change,
                     const std::function<void(bool failed)>& check) {
   for (const bool lasting : {false, true})

@@ -1,5 +1,6 @@
-// A step of training in which memory ends at the n-th request, for all n: an exception, whatever the step had to
-// change is as before or as after it, nothing is leaked, and the step can be done again, with the same bits.
+// A step of training in which memory ends at the n-th request, for all n: an exception, whatever
+// the step had to change is as before or as after it, nothing is leaked, and the step can be done
+// again, with the same bits.
 #include <doctest/doctest.h>
 
 #include <memory>
@@ -31,8 +32,8 @@ using test::Fault, test::live_blocks, test::same_bits, test::Threads;
 
 namespace {
 
-/// A stem, a pool, a block with a projection and a head. Activations are larger than the blocks that the
-/// allocator takes from operator new.
+/// A stem, a pool, a block with a projection and a head. Activations are larger than the blocks
+/// that the allocator takes from operator new.
 struct Net : nn::Module {
   nn::Conv2d& conv = register_module("conv", nn::Conv2d(3, 8, 3, {.padding = 1, .bias = false}));
   nn::BatchNorm2d& norm = register_module("norm", nn::BatchNorm2d(8));

@@ -1,4 +1,5 @@
-// What the tests of convolutions share: shapes where drivers break, exact data, and the micro-kernels.
+// What the tests of convolutions share: shapes where drivers break, exact data, and the
+// micro-kernels.
 #pragma once
 #include <doctest/doctest.h>
 
@@ -277,8 +278,8 @@ inline std::vector<double> rounded(std::vector<double> values, DType dtype) {
   return values;
 }
 
-/// Those that this machine runs, and the AMX kernel on emulated tiles; on an emulated CPU those that it
-/// takes and one with Neon alone does not.
+/// Those that this machine runs, and the AMX kernel on emulated tiles; on an emulated CPU those
+/// that it takes and one with Neon alone does not.
 inline std::vector<const GemmKernel*> enabled_gemms() {
   std::vector<const GemmKernel*> enabled;
   if (kEmulatedCpu) {
@@ -323,8 +324,8 @@ inline std::vector<const ConvKernel*> engines(const ConvProblem& p, ConvPass pas
   return all;
 }
 
-/// How far results of integers may be from exact ones, which differ by at least a half: F(4×4, 3×3) has
-/// thirds in its matrices.
+/// How far results of integers may be from exact ones, which differ by at least a half: F(4×4, 3×3)
+/// has thirds in its matrices.
 inline double tolerance(const ConvKernel& engine) {
   return &engine == &conv_kernel("winograd_4x4") ? 1.0 / 64 : 0;
 }

@@ -25,8 +25,8 @@ std::vector<const CopyKernel*> runnable() {
   return kernels;
 }
 
-/// Sizes from nothing to over two squares; src rows with gaps, dst rows with gaps, which must stay as they
-/// were, and without; what is behind dst, too.
+/// Sizes from nothing to over two squares; src rows with gaps, dst rows with gaps, which must stay
+/// as they were, and without; what is behind dst, too.
 template <class T>
 void check_transpose(Transpose* transpose, int64_t gap) {
   for (int64_t rows : {0, 1, 3, 4, 5, 7, 8, 13, 16, 17, 31, 35}) {
@@ -355,8 +355,8 @@ TEST_CASE("Copy kernels map channels") {
 }
 
 TEST_CASE("Mapped, bf16 is rounded once and a NaN stays one") {
-  // (v - center)·scale + shift is 1 + 2^-8 + 2^-20, above the tie of 1 and its neighbour; rounded after the product
-  // it would be the tie, and go to even.
+  // (v - center)·scale + shift is 1 + 2^-8 + 2^-20, above the tie of 1 and its neighbour; rounded
+  // after the product it would be the tie, and go to even.
   const float scale = 1 + 0x1p-20f, shift = 0x1p-8f, one = 1;
   for (const CopyKernel* kernel : runnable()) {
     for (int64_t n : {1, 64}) {

@@ -1,8 +1,8 @@
-// What convolutions do besides (epilogue.h), on every micro-kernel that this machine runs, against the
-// reference in f64.
+// What convolutions do besides (epilogue.h), on every micro-kernel that this machine runs, against
+// the reference in f64.
 //
-// Data are small integers, scales multiples of a half: all products and sums are exact in f32, so that
-// results must be equal, rounded once for bf16.
+// Data are small integers, scales multiples of a half: all products and sums are exact in f32, so
+// that results must be equal, rounded once for bf16.
 #include <doctest/doctest.h>
 
 #include <vector>
@@ -94,8 +94,8 @@ Fused run_fused(const ConvProblem& p, const ConvKernel& kernel, const GemmKernel
   return {out.values(), first.values(), second.values()};
 }
 
-/// Every case, format and micro-kernel against the reference in f64. `bound` of the sums is relative to
-/// `size` of one: 0 for exact ones.
+/// Every case, format and micro-kernel against the reference in f64. `bound` of the sums is
+/// relative to `size` of one: 0 for exact ones.
 void check_fused(ConvPass pass, const Parts& parts, double bound) {
   const auto ways = enabled_ways();
   each_case([&](const Case& c, MemoryFormat format) {
@@ -117,7 +117,8 @@ void check_fused(ConvPass pass, const Parts& parts, double bound) {
         const double pixels = static_cast<double>(p.n * (forward ? p.oh * p.ow : p.ih * p.iw));
         for (size_t i = 0; i < got.first.size(); ++i) {
           const double first = std::abs(expected.first[i]), second = std::abs(expected.second[i]);
-          // What `each` value off makes of a mean, Σ(v - mean)², Σdz and Σdz·(x - center), |x - center| ≤ 6.
+          // What `each` value off makes of a mean, Σ(v - mean)², Σdz and Σdz·(x - center),
+          // |x - center| ≤ 6.
           const double off_first = forward ? each : each * pixels;
           const double off_second =
               forward ? each * (2 * std::sqrt(pixels * second) + each * pixels) : 6 * each * pixels;
@@ -141,9 +142,9 @@ TEST_CASE("Forward maps its source and finishes its sums") {
 }
 
 TEST_CASE("Forward's moments are those of the sums") {
-  // A sum of at most 256 distances from the pivot, each off by a roundoff, is off by 257 roundoffs of
-  // their sizes' sum: over n values at most n·sqrt(2·m2), as the pivot is the mean of some of them. d2 is
-  // a sum of squares, which d·d/n, at most as large, may double.
+  // A sum of at most 256 distances from the pivot, each off by a roundoff, is off by 257 roundoffs
+  // of their sizes' sum: over n values at most n·sqrt(2·m2), as the pivot is the mean of some of
+  // them. d2 is a sum of squares, which d·d/n, at most as large, may double.
   check_fused(ConvPass::forward, {.sums = true}, 2 * 258 * kRoundoff);
   check_fused(ConvPass::forward, {.map = true, .sums = true}, 2 * 258 * kRoundoff);
 }
@@ -174,8 +175,8 @@ TEST_CASE("The gradient of the weight reads x through its map") {
 }
 
 TEST_CASE("dgrad passes on just what forward's map left above 0") {
-  // x is so small, and shift so near center·scale, that each rounding on the way decides about the sign.
-  // The weight is the identity: forward gives what it maps x to, dgrad of ones the mask.
+  // x is so small, and shift so near center·scale, that each rounding on the way decides about the
+  // sign. The weight is the identity: forward gives what it maps x to, dgrad of ones the mask.
   const Case c{.n = 1, .groups = 1, .ic = 45, .oc = 45, .size = {7, 9}, .kernel = {1, 1}};
   for (const Way& way : enabled_ways()) {
     for (MemoryFormat format : kFormats) {

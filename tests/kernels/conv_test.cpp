@@ -2,8 +2,8 @@
 // break.
 //
 // Data are integers: all products and sums are exact in f32 (below 2^24; Winograd's are multiples
-// of a quarter), so that any order of summation gives the same number, and results must equal the f64
-// reference's, rounded once for bf16; but for F(4×4, 3×3), see tolerance().
+// of a quarter), so that any order of summation gives the same number, and results must equal the
+// f64 reference's, rounded once for bf16; but for F(4×4, 3×3), see tolerance().
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -217,7 +217,8 @@ TEST_CASE("Rounding stays within the bound of one f32 sum") {
 
 TEST_CASE("Results have the same bits with 1, 2 and 3 threads") {
   const test::Threads kept;
-  // Too large for cells to share one copy of x: those of a block find what their thread copied before.
+  // Too large for cells to share one copy of x: those of a block find what their thread copied
+  // before.
   const Case copied_by_threads{
       .n = 1, .groups = 1, .ic = 16, .oc = 33, .size = {200, 200}, .kernel = {1, 1}, .pad = {1, 1}};
   for (const Case& c : {case_of("3×3, odd"), case_of("stem"), case_of("3×3, larger than a cache"),

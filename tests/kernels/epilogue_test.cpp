@@ -1,8 +1,8 @@
 // What is done to a tile of sums: every tile kernel, and every micro-kernel that finishes its sums
 // itself, against the reference.
 //
-// Data are small integers and halves of them: all sums are exact in f32, so that results must be equal,
-// rounded once for bf16.
+// Data are small integers and halves of them: all sums are exact in f32, so that results must be
+// equal, rounded once for bf16.
 #include <doctest/doctest.h>
 
 #include <limits>

@@ -119,9 +119,9 @@ class Case {
   }
 
  private:
-  /// With u = 2^-8 the roundoff of bf16, hi is off by u|x|, and hi + lo by u²|x|. One term: a product
-  /// is off by 2u + u². Two: what is left out is lo·lo, at most (u + u²)², and what a and b lack,
-  /// u²(1 + u) each; three products, of magnitudes (1 + u)(1 + 3u) together, are summed.
+  /// With u = 2^-8 the roundoff of bf16, hi is off by u|x|, and hi + lo by u²|x|. One term: a
+  /// product is off by 2u + u². Two: what is left out is lo·lo, at most (u + u²)², and what a and b
+  /// lack, u²(1 + u) each; three products, of magnitudes (1 + u)(1 + 3u) together, are summed.
   double bound_of(const Sum& sum) const {
     const double u = unit_roundoff(DType::bf16);
     if (options_.bf16_terms == 0) return sum.bound(kernel_.c, k_ + 2);

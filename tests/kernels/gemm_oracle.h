@@ -16,8 +16,9 @@
 
 namespace quern::test {
 
-/// Elements of any floating dtype that end where an inaccessible page begins: a vector instruction that
-/// reads or writes beyond the last one crashes, which sanitizers, blind to intrinsics, may miss.
+/// Elements of any floating dtype that end where an inaccessible page begins: a vector instruction
+/// that reads or writes beyond the last one crashes, which sanitizers, blind to intrinsics, may
+/// miss.
 class Elements {
  public:
   Elements(DType dtype, int64_t count) : dtype_(dtype), count_(count) {

@@ -1,5 +1,5 @@
-// Every batch_norm record against f64 sums, on blocks with padded strides, and the driver that merges
-// them. u is the unit roundoff of what a kernel computes in; gamma(n) bounds n roundings.
+// Every batch_norm record against f64 sums, on blocks with padded strides, and the driver that
+// merges them. u is the unit roundoff of what a kernel computes in; gamma(n) bounds n roundings.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -91,8 +91,8 @@ Moments moments(int64_t rows, const std::function<double(int64_t)>& x) {
   return m;
 }
 
-/// The pivot p of the two passes is the mean but for delta = gamma(n+1)·mean|x|. Then mean is off by the
-/// error of Σ(x - p), and m2 by that of Σ(x - p)² = m2 + n·delta²; f64 holds the rest.
+/// The pivot p of the two passes is the mean but for delta = gamma(n+1)·mean|x|. Then mean is off
+/// by the error of Σ(x - p), and m2 by that of Σ(x - p)² = m2 + n·delta²; f64 holds the rest.
 void check_moments(const BatchNormKernel& kernel, int64_t rows, const Moments& expected,
                    double mean, double m2) {
   const double n = static_cast<double>(rows), delta = gamma(kernel, n + 1) * expected.magnitude;

@@ -1,5 +1,5 @@
-// Every layer_norm record against f64, and the driver that merges rows. u is the unit roundoff of what a
-// kernel computes in, gamma(n) bounds n roundings.
+// Every layer_norm record against f64, and the driver that merges rows. u is the unit roundoff of
+// what a kernel computes in, gamma(n) bounds n roundings.
 #include <doctest/doctest.h>
 
 #include <cmath>

@@ -1,5 +1,5 @@
-// Every pool record against windows walked by the definition, in f64: all elements of the result for
-// max_pool (which is exact), bounds on the rounding of a mean for avg_pool.
+// Every pool record against windows walked by the definition, in f64: all elements of the result
+// for max_pool (which is exact), bounds on the rounding of a mean for avg_pool.
 #include <doctest/doctest.h>
 
 #include <cmath>

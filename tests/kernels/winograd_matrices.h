@@ -24,8 +24,8 @@ inline Matrix transposed(const Matrix& a) {
   return t;
 }
 
-/// The matrices of F(m×m, 3×3), and how often a term is rounded by them: a constant, each product and each
-/// addition on its way, along both axes.
+/// The matrices of F(m×m, 3×3), and how often a term is rounded by them: a constant, each product
+/// and each addition on its way, along both axes.
 struct Winograd {
   int64_t m;
   Matrix bt, g, at;
@@ -40,8 +40,8 @@ inline const Winograd kF2{.m = 2,
                           .g_roundings = 4,
                           .at_roundings = 4};
 
-/// On the points 0, ±2/3, ±3/2 and ∞: powers of the points in Aᵀ, and in G over Π (point - other points);
-/// coefficients of the products of (x - other points) in Bᵀ [Lavin & Gray, 5.1].
+/// On the points 0, ±2/3, ±3/2 and ∞: powers of the points in Aᵀ, and in G over Π (point - other
+/// points); coefficients of the products of (x - other points) in Bᵀ [Lavin & Gray, 5.1].
 inline const Winograd kF4 = [] {
   const std::array points{0.0, 2.0 / 3, -2.0 / 3, 1.5, -1.5};
   Winograd f{.m = 4,

@@ -1,5 +1,5 @@
-// What Winograd's convolutions round, and where they are taken. That they are exact where nothing is rounded is
-// tested with all engines in conv_test.cpp and conv_epilogue_test.cpp.
+// What Winograd's convolutions round, and where they are taken. That they are exact where nothing
+// is rounded is tested with all engines in conv_test.cpp and conv_epilogue_test.cpp.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
@@ -65,8 +65,8 @@ void add_products(Matrix& sums, const Matrix& a, const Matrix& b) {
     for (size_t j = 0; j < sums.size(); ++j) sums[i][j] += a[i][j] * b[i][j];
 }
 
-/// |Aᵀ|·(Σ over channels (|G|·|g|·|Gᵀ|) ∘ (|Bᵀ|·|d|·|B|))·|A| for every output of a forward pass: the
-/// size of what is added up on the way to it.
+/// |Aᵀ|·(Σ over channels (|G|·|g|·|Gᵀ|) ∘ (|Bᵀ|·|d|·|B|))·|A| for every output of a forward pass:
+/// the size of what is added up on the way to it.
 std::vector<double> magnitude(const Winograd& f, const ConvProblem& p, const std::vector<double>& x,
                               const std::vector<double>& weight) {
   std::vector<double> all(static_cast<size_t>(p.n * p.oh * p.ow * p.oc));
@@ -167,9 +167,9 @@ double error(const std::vector<double>& got, const std::vector<double>& expected
 }  // namespace
 
 TEST_CASE("Rounding stays within Winograd's bound") {
-  // Of `magnitude`, each output's terms are rounded by the transforms and at most once for each of C products
-  // that are added up: with n such roundings an error of at most γ(n) = n·u / (1 - n·u) times the magnitude
-  // [Higham, 3.1].
+  // Of `magnitude`, each output's terms are rounded by the transforms and at most once for each of
+  // C products that are added up: with n such roundings an error of at most γ(n) = n·u / (1 - n·u)
+  // times the magnitude [Higham, 3.1].
   for (const Case& c : {Case{.n = 1,
                        .groups = 1,
                        .ic = 65,
@@ -201,8 +201,9 @@ TEST_CASE("Rounding stays within Winograd's bound") {
                      q.ic + f->bt_roundings + f->g_roundings + f->at_roundings);
       }
     }
-    // Of the gradient of the weight, terms are rounded twice by the source's additions and twice by dy's,
-    // at most once for each of the products of T tiles, and 4 times by the filter's: n = T + 8.
+    // Of the gradient of the weight, terms are rounded twice by the source's additions and twice by
+    // dy's, at most once for each of the products of T tiles, and 4 times by the filter's:
+    // n = T + 8.
     if (!select_gemm_kernel(DType::f32).run_outer) continue;
     const std::vector<double> x = waves(p.n * p.ic * p.ih * p.iw, 2),
                               dy = waves(p.n * p.oc * p.oh * p.ow, 3);
@@ -213,11 +214,12 @@ TEST_CASE("Rounding stays within Winograd's bound") {
 }
 
 TEST_CASE("Winograd's error is no larger than that of plain sums") {
-  // Root mean squares over a convolution of ResNet-50, against one f32 sum for each result, as the reference
-  // has it. (An engine cuts its sums where its tiles and the caches want it: in the weight's gradient,
-  // conv_brgemm adds up two ranges of pixels with SVE's tiles of 512 bits, one with others, and is √2 times as
-  // accurate.) Winograd's sums are shorter, their terms larger: measured were 0.6 of plain sums' error
-  // forward, where they add up 9 times as many terms, and 0.97 in the weight's gradient.
+  // Root mean squares over a convolution of ResNet-50, against one f32 sum for each result, as the
+  // reference has it. (An engine cuts its sums where its tiles and the caches want it: in the
+  // weight's gradient, conv_brgemm adds up two ranges of pixels with SVE's tiles of 512 bits, one
+  // with others, and is √2 times as accurate.) Winograd's sums are shorter, their terms larger:
+  // measured were 0.6 of plain sums' error forward, where they add up 9 times as many terms, and
+  // 0.97 in the weight's gradient.
   const Case c{
       .n = 1, .groups = 1, .ic = 128, .oc = 32, .size = {14, 14}, .kernel = {3, 3}, .pad = {1, 1}};
   const ConvProblem p = c.problem(DType::f32, MemoryFormat::channels_last);

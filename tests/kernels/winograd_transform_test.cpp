@@ -64,8 +64,8 @@ TEST_CASE("Transforms of 2×2 outputs equal the reference's on every instruction
 }
 
 TEST_CASE("Transforms of 4×4 outputs are their matrices' on every instruction set") {
-  // Each input is rounded at most 14 times on its way through the reference: by a constant, a product and 5
-  // additions along an axis.
+  // Each input is rounded at most 14 times on its way through the reference: by a constant, a
+  // product and 5 additions along an axis.
   constexpr int64_t tiles = 2, pitch = 23, points = 36;
   constexpr int64_t width = 4 * tiles + 2;
   const auto check = [&](const Matrix& l, auto from, auto to) {

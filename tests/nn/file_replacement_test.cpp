@@ -31,7 +31,8 @@ void replace(const std::string& path, const std::string& text,
   file.commit();
 }
 
-/// The message of the error that replacing the file gives, after its beginning; "" if it gives none.
+/// The message of the error that replacing the file gives, after its beginning; "" if it gives
+/// none.
 std::string error_of(const std::string& path, const std::string& text = "new",
                      Temporary temporary = Temporary::unnamed_if_possible) {
   try {

@@ -47,8 +47,8 @@ Tensor recipe_weight(std::string_view name, const Shape& shape, uint64_t stream)
   return uniform(shape, stream, 0.5f, 1.5f);
 }
 
-/// Projections on 16 vectors of random signs: E[(projection of d)²] = |d|². A bit tells a sign, 1 is minus;
-/// values whose eight signs are the same are added up first.
+/// Projections on 16 vectors of random signs: E[(projection of d)²] = |d|². A bit tells a sign, 1
+/// is minus; values whose eight signs are the same are added up first.
 Digest digest(const Tensor& t, uint64_t stream) {
   const auto values = raw::to_vector<float>(t);
   std::array<std::array<double, 256>, kProjections / 8> sums{};
@@ -189,11 +189,11 @@ const TensorDict& goldens() {
   return dict;
 }
 
-// The bound is the 1e-4 that makes two trainings the same for every practical purpose. PyTorch's own
-// f32 is at most 1.2e-5 away from its f64 on this batch (gradients), which was chosen for keeping
-// clear of ReLU's corner: see make_goldens.py. Three steps move a weight tensor by 2e-5 of its norm
-// in the median, 6e-4 at most, so weights are held to 2e-6 (rounding makes 1.3e-7): a wrong update
-// shows.
+// The bound is the 1e-4 that makes two trainings the same for every practical purpose. PyTorch's
+// own f32 is at most 1.2e-5 away from its f64 on this batch (gradients), which was chosen for
+// keeping clear of ReLU's corner: see make_goldens.py. Three steps move a weight tensor by 2e-5 of
+// its norm in the median, 6e-4 at most, so weights are held to 2e-6 (rounding makes 1.3e-7): a
+// wrong update shows.
 TEST_CASE("resnet50 in f32 follows PyTorch through three steps of SGD") {
   for_each_way([](MemoryFormat format, bool fuse) {
     for_each_quantity(train(false, format, fuse),
@@ -228,8 +228,8 @@ TEST_CASE("resnet50 in bf16 autocast is as close to f64 as the roundings allow")
                        << "; PyTorch: worst " << worst(pytorch) << ", median " << median(pytorch));
       if (distance.size() > 1) CHECK(median(distance) < 1.25 * median(pytorch));
       for (size_t i = 0; i < distance.size(); ++i) CHECK(distance[i] < 3 * pytorch[i]);
-      // Where PyTorch is off by a third, that allows zeros. Errors that know nothing of the gradient add to its norm;
-      // what the same 16 projections tell of it does not halve.
+      // Where PyTorch is off by a third, that allows zeros. Errors that know nothing of the
+      // gradient add to its norm; what the same 16 projections tell of it does not halve.
       for (const double size : sizes(mine, goldens().at(quantity))) CHECK(size > 0.5);
     });
   });

@@ -234,8 +234,8 @@ TEST_CASE(
 }
 
 TEST_CASE("resnet: a batch evaluated in slabs has the bits of its images by themselves") {
-  // 16·192·208 values of the largest activation are 2.5 MB an image in f32: at an L2 of up to 2 MiB,
-  // at most three images a slab in f32 and six in bf16.
+  // 16·192·208 values of the largest activation are 2.5 MB an image in f32: at an L2 of up to 2
+  // MiB, at most three images a slab in f32 and six in bf16.
   nn::ResNet net(nn::ResNet::Block::basic, {1, 1, 1, 1}, {.num_classes = 10});
   net.eval();
   const Tensor images = rand({7, 3, 191, 207});
@@ -279,11 +279,12 @@ void widen(nn::Module& net) {
 
 }  // namespace
 
-// Each of 54 layers multiplies two rounded operands, the roundings of an rms of u/√3 with u = 2^-9, and
-// batch_norm keeps each layer's scale: together √(2·54)·u/√3 = 1.2e-2. Of two terms what is left has an
-// rms of u²/√3, and lo·lo is u²/3: √(54·(2/3 + 1/9))·u² = 2.5e-5. f32 rounds by 2^-24, sums of up to 4608
-// products and the batch norms some ten times as much: √54·10·2^-24 = 4.4e-6. Bounds are twice that.
-// (Branches that start as large as their shortcuts make it four times as much.)
+// Each of 54 layers multiplies two rounded operands, the roundings of an rms of u/√3 with u = 2^-9,
+// and batch_norm keeps each layer's scale: together √(2·54)·u/√3 = 1.2e-2. Of two terms what is
+// left has an rms of u²/√3, and lo·lo is u²/3: √(54·(2/3 + 1/9))·u² = 2.5e-5. f32 rounds by 2^-24,
+// sums of up to 4608 products and the batch norms some ten times as much: √54·10·2^-24 = 4.4e-6.
+// Bounds are twice that. (Branches that start as large as their shortcuts make it four times as
+// much.)
 TEST_CASE("resnet50's logits in each precision of f32 products") {
   struct Expected {
     std::string_view precision;

@@ -108,7 +108,8 @@ TEST_CASE("batch_norm takes any rank from 2 and any strides") {
 }
 
 TEST_CASE("batch_norm of a large mean keeps its digits") {
-  // x is 1e4 ± 1 with a rounding of u·1e4 = 6e-4: y may be off by a few of those, times invstd = √3.
+  // x is 1e4 ± 1 with a rounding of u·1e4 = 6e-4: y may be off by a few of those, times
+  // invstd = √3.
   for (MemoryFormat format : kFormats) {
     const Tensor x = random({8, 6, 9, 9}, 1, DType::f32, format, 1e4 - 1, 1e4 + 1);
     const Tensor y = batch_norm(x, {}, {}, {}, {}, true, 0.1, 0);
@@ -143,8 +144,9 @@ TEST_CASE("batch_norm of a constant is the bias, wherever it lies") {
 
 namespace {
 
-/// What batch_norm of n values a channel may be off where their mean is `mean`: the kernels' pivot is off by
-/// gamma(n+1)·|mean|, the mean by the error of the distances from it, the variance by that of their squares.
+/// What batch_norm of n values a channel may be off where their mean is `mean`: the kernels' pivot
+/// is off by gamma(n+1)·|mean|, the mean by the error of the distances from it, the variance by
+/// that of their squares.
 struct FarBound {
   static constexpr double u = 0x1p-24;
   FarBound(double n, double mean, double deviation)
@@ -185,8 +187,8 @@ TEST_CASE("batch_norm in f32 is as exact far from zero as near it") {
         const Tensor expected = direct.normalised(far.shape, weight, bias, 0);
         const Tensor y =
             batch_norm(x, raw::clone(mean), raw::clone(var), weight, bias, training, 0.1, 0);
-        // |x - mean| is at most 2, weight and bias 1. Each of scale, shift, (x - center)·scale and y is rounded;
-        // the running statistics are exact.
+        // |x - mean| is at most 2, weight and bias 1. Each of scale, shift, (x - center)·scale and
+        // y is rounded; the running statistics are exact.
         const double invstd = 1 / std::sqrt(least);
         const FarBound off(direct.count, std::abs(far.mean), std::sqrt(least));
         const double statistics = training ? invstd * off.center + 2 * invstd * off.variance : 0;
@@ -218,8 +220,8 @@ TEST_CASE("gradients of batch_norm in f32 are as exact far from zero as near it"
           return Tensors{xx.grad(), ww.grad(), bb.grad()};
         };
         const Tensors got = gradients(DType::f32), expected = gradients(DType::f64);
-        // As near zero: a few roundings of dx, sums of n products. And what the statistics are off: invstd, to
-        // the third power in dx, and the mean in units of the deviation.
+        // As near zero: a few roundings of dx, sums of n products. And what the statistics are off:
+        // invstd, to the third power in dx, and the mean in units of the deviation.
         const FarBound off(n, std::abs(far.mean), std::sqrt(least));
         const double statistics =
             training ? 4 * off.variance + 4 * off.center / std::sqrt(least) : 0;

@@ -143,7 +143,8 @@ TEST_CASE("conv2d gives gradients only to those who ask") {
 }
 
 TEST_CASE("conv2d in bf16 has gradients that are rounded once") {
-  // Under autocast the weight is an f32 leaf with the bf16 weight's values, which keeps its f32 gradient.
+  // Under autocast the weight is an f32 leaf with the bf16 weight's values, which keeps its f32
+  // gradient.
   const AutocastGuard autocast;
   const Tensor w16 = random({8, 16, 3, 3}, 2, DType::bf16);
   Tensor x = random({2, 16, 6, 6}, 1, DType::bf16, MemoryFormat::channels_last).requires_grad_();
@@ -153,8 +154,8 @@ TEST_CASE("conv2d in bf16 has gradients that are rounded once") {
   Tensor x64 = raw::to(x.detach(), DType::f64).requires_grad_();
   Tensor w64 = raw::to(w16, DType::f64).requires_grad_();
   conv2d(x64, w64, {}, 1, 1).backward(raw::to(dy, DType::f64));
-  // Products are exact in f32; a sum of K of them, each at most 1, is K²·2^-24 off; dx is then rounded to
-  // half a unit in the last of 8 bits.
+  // Products are exact in f32; a sum of K of them, each at most 1, is K²·2^-24 off; dx is then
+  // rounded to half a unit in the last of 8 bits.
   const double sum = 72.0 * 72 * 0x1p-24;
   const double largest = max_abs_difference(x64.grad(), zeros_like(x64.grad()));
   CHECK_EQ(x.grad().dtype(), DType::bf16);

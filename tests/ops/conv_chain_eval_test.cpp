@@ -35,7 +35,8 @@ const Case kCases[] = {
     {"wide bottleneck", {1, 65, 9, 5}, {{65, 34, 1}, {34, 35, 3, 2}, {35, 70, 1}}, projection},
     {"basic", {3, 18, 6, 5}, {{18, 18, 3}, {18, 18, 3}}, identity},
     {"basic with stride", {2, 18, 7, 7}, {{18, 36, 3, 2}, {36, 36, 3}}, projection},
-    // Rows that tiles of 6, 8 and 14 pixels fill, or two of them one of 14: padded where they are written.
+    // Rows that tiles of 6, 8 and 14 pixels fill, or two of them one of 14: padded where they are
+    // written.
     {"wide rows", {2, 32, 3, 168}, {{32, 32, 1}, {32, 32, 3}, {32, 32, 1}}, identity},
     {"wide rows with stride", {1, 32, 3, 168}, {{32, 32, 1}, {32, 32, 3, 2}}, none},
     {"short rows", {2, 32, 7, 7}, {{32, 64, 1}, {64, 32, 3}}, identity},
@@ -284,7 +285,8 @@ TEST_CASE("conv_chain in evaluation gives gradients where they are wanted") {
 }
 
 TEST_CASE("conv_chain in evaluation gives an image the same bits in any batch") {
-  // An image's activations are 1.6 MB in f32: a batch of 11 goes through the stages in several parts.
+  // An image's activations are 1.6 MB in f32: a batch of 11 goes through the stages in several
+  // parts.
   for (DType dtype : {DType::f32, DType::bf16}) {
     const Case c{"large", {11, 64, 47, 47}, {{64, 32, 1}, {32, 32, 3}, {32, 64, 1}}, identity};
     const Network network(c, rounded(dtype));

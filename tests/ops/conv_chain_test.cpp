@@ -12,9 +12,9 @@ using namespace quern::test;
 
 namespace {
 
-/// What the chain may be off where the composition is off by `distance`. Both round at random, so that
-/// tensors of a few elements may differ by a factor; the chain's statistics in f32 are sums in another
-/// order, each off by a rounding or two.
+/// What the chain may be off where the composition is off by `distance`. Both round at random, so
+/// that tensors of a few elements may differ by a factor; the chain's statistics in f32 are sums in
+/// another order, each off by a rounding or two.
 double as_far(double distance, DType dtype) {
   return dtype == DType::bf16 ? 2 * distance + 0x1p-9 : 4 * distance + 4 * 0x1p-24;
 }
@@ -92,7 +92,8 @@ Tensors run_at(double offset, const Case& c, DType dtype, MemoryFormat format,
   if (c.shortcut == Shortcut::projection) make_whole(chain.projection.weight, 3);
   for (Tensor& leaf : chain.leaves()) leaf.requires_grad_();
   Tensors results = chain.run(way);
-  // What depends on the offset: the means of those convolutions, and the gradients of their weights.
+  // What depends on the offset: the means of those convolutions, and the gradients of their
+  // weights.
   const size_t stages = chain.all().size(), weights = 2 + 2 * stages;
   for (size_t i : {size_t{0}, stages - 1})
     if (i == 0 || c.shortcut == Shortcut::projection)
@@ -103,7 +104,8 @@ Tensors run_at(double offset, const Case& c, DType dtype, MemoryFormat format,
 }  // namespace
 
 TEST_CASE("conv_chain in f32 is as exact far from zero as near it") {
-  // A batch norm takes away what a 1×1 makes of a constant; here that is up to 10⁵ times the deviation.
+  // A batch norm takes away what a 1×1 makes of a constant; here that is up to 10⁵ times the
+  // deviation.
   const Case cases[] = {
       {"one", {3, 12, 7, 9}, {{35, 1, 1}}, Shortcut::none},
       {"three", {3, 12, 7, 9}, {{16, 1, 1}, {8, 3, 1}, {40, 1, 1}}, Shortcut::none},

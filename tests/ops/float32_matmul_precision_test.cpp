@@ -67,11 +67,11 @@ bool same(const Tensors& a, const Tensors& b) {
 
 }  // namespace
 
-// Roundings are as good as independent and as often up as down, so that the error of a sum beside the
-// sums is that of a product beside the product. One bf16 (roundoff u = 2^-8) is off by 0.4u on
-// average, two by 0.17u²; two or three such errors add. The upper bounds are what a
-// product can be off at most, the lower ones tell a precision from the next better; 70 terms in f32
-// leave some 2^-22.
+// Roundings are as good as independent and as often up as down, so that the error of a sum beside
+// the sums is that of a product beside the product. One bf16 (roundoff u = 2^-8) is off by 0.4u on
+// average, two by 0.17u²; two or three such errors add. The upper bounds are what a product can be
+// off at most, the lower ones tell a precision from the next better; 70 terms in f32 leave some
+// 2^-22.
 TEST_CASE("float32 precision: forward and backward err as much as it says") {
   struct Expected {
     std::string_view precision;

@@ -64,8 +64,8 @@ Tensors each(const Tensors& tensors, const std::function<Tensor(const Tensor&)>&
   return results;
 }
 
-/// Checks `op` against `definition`, linear in each input and in f64. `extra_terms`: what op adds up
-/// that the definition's weights hide, and divisions.
+/// Checks `op` against `definition`, linear in each input and in f64. `extra_terms`: what op adds
+/// up that the definition's weights hide, and divisions.
 void check_linear(const Op& op, const Op& definition, const Tensors& inputs, uint64_t seed,
                   int64_t extra_terms = 0) {
   const DType dtype = inputs[0].dtype();

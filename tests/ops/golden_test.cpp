@@ -1,4 +1,5 @@
-// Every op and its gradients against PyTorch: tests/pytorch/make_goldens.py holds the same cases by name.
+// Every op and its gradients against PyTorch: tests/pytorch/make_goldens.py holds the same cases by
+// name.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -10,10 +11,10 @@
 namespace quern::test {
 namespace {
 
-// The goldens are PyTorch's f64 results of f32 inputs, rounded to f32; ours are computed in f32. The sums
-// behind an element have at most 147 terms (the stem's), and elementary functions are within 1 ulp
-// (u = 2^-24): by norm, where rounding errors don't all align, 2e-6 = 34u covers √147·u and a few ulp. Those
-// of ops one after the other don't align either.
+// The goldens are PyTorch's f64 results of f32 inputs, rounded to f32; ours are computed in f32.
+// The sums behind an element have at most 147 terms (the stem's), and elementary functions are
+// within 1 ulp (u = 2^-24): by norm, where rounding errors don't all align, 2e-6 = 34u covers
+// √147·u and a few ulp. Those of ops one after the other don't align either.
 void check_case(const std::string& name, const OpCase& op, MemoryFormat format) {
   CAPTURE(name);
   CAPTURE(to_string(format));

@@ -10,8 +10,9 @@
 
 namespace quern::test {
 
-/// Makes a view of t's shape and dtype, of its values or, where the layout lets elements share memory, of some
-/// of them; undefined where t has too few dimensions for it. Nothing else has a part in its storage.
+/// Makes a view of t's shape and dtype, of its values or, where the layout lets elements share
+/// memory, of some of them; undefined where t has too few dimensions for it. Nothing else has a
+/// part in its storage.
 struct Layout {
   std::string name;
   std::function<Tensor(const Tensor&)> make;

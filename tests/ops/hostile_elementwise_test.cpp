@@ -1,4 +1,5 @@
-// Every elementwise function, and what works in place, on operands of any layout: the bits of dense operands.
+// Every elementwise function, and what works in place, on operands of any layout: the bits of dense
+// operands.
 #include <doctest/doctest.h>
 
 #include "ops/hostile.h"
@@ -55,8 +56,8 @@ void check_binary(const char* name, Binary f) {
     }
 }
 
-/// Does `change` to a view what it does to a dense tensor of the same values, and nothing around it; or refuses
-/// a view whose elements share memory, and leaves it as it is.
+/// Does `change` to a view what it does to a dense tensor of the same values, and nothing around
+/// it; or refuses a view whose elements share memory, and leaves it as it is.
 void check_in_place(const Tensor& t, const std::function<void(const Tensor&)>& change) {
   each_layout(t, [&](const Tensor& dst) {
     const auto before = memory_of(dst);

@@ -1,4 +1,5 @@
-// Every op of op_cases.h on operands and gradients of any layout and of sizes 0 and 1, forward and backward.
+// Every op of op_cases.h on operands and gradients of any layout and of sizes 0 and 1, forward and
+// backward.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -62,8 +63,9 @@ struct Distance {
 /// f32 is held to f64. f64 and bf16 are held to themselves on dense operands.
 DType reference_dtype(DType dtype) { return dtype == DType::f32 ? DType::f64 : dtype; }
 
-/// f32 may be off by 2e-6 as in golden_test.cpp, f64 by as much in its own unit, bf16 by two roundings, of 2^-9
-/// each. Of long sums, which have at most `terms`: where all terms are one element, their roundings align.
+/// f32 may be off by 2e-6 as in golden_test.cpp, f64 by as much in its own unit, bf16 by two
+/// roundings, of 2^-9 each. Of long sums, which have at most `terms`: where all terms are one
+/// element, their roundings align.
 double relative_bound(DType dtype, int64_t terms = 0) {
   const double f32 = std::max(2e-6, 0x1p-24 * static_cast<double>(terms));
   return dtype == DType::f32 ? f32 : dtype == DType::f64 ? f32 * 0x1p-29 : 0x1p-8 + f32;
@@ -78,9 +80,10 @@ Tensor shaken(const Tensor& t, double by) {
   return raw::to(from_vector(values, t.shape()), t.dtype());
 }
 
-/// An op on dense operands, and how far its results may be off: by the bound of the size of all of them, and, where
-/// terms cancel, as far as they move when operands and dout are off by as much. That they move in proportion
-/// tells cancellation from a place where the op takes another of two equals: there nothing is allowed.
+/// An op on dense operands, and how far its results may be off: by the bound of the size of all of
+/// them, and, where terms cancel, as far as they move when operands and dout are off by as much.
+/// That they move in proportion tells cancellation from a place where the op takes another of two
+/// equals: there nothing is allowed.
 class Reference {
  public:
   Reference(const OpCase& op, Tensors operands, Tensor dout, double bound)
@@ -297,7 +300,8 @@ Tensors cut(Tensors values, const Places& places, int64_t size) {
   return values;
 }
 
-/// The values again and again along these dimensions, scaled by 0.5 to 1; none where they are too many.
+/// The values again and again along these dimensions, scaled by 0.5 to 1; none where they are too
+/// many.
 std::optional<Tensors> grown(Tensors values, const Places& places) {
   constexpr int64_t kMost = 1 << 16;
   const int64_t times = of_images(values) ? 12 : 32;

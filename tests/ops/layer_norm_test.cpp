@@ -106,8 +106,8 @@ TEST_CASE("layer_norm in f32 and its gradients are as exact far from zero as nea
     return Tensors{y.detach(), xx.grad(), ww.grad()};
   };
   const Tensors got = results(DType::f32), expected = results(DType::f64);
-  // The kernels' pivot is off by (n+8)·u·mean, the mean and the deviation by (n+8)·u of the distances from it:
-  // of these the variances, all over 0.1, are made.
+  // The kernels' pivot is off by (n+8)·u·mean, the mean and the deviation by (n+8)·u of the
+  // distances from it: of these the variances, all over 0.1, are made.
   const double sums = (columns + 8) * u, pivot = sums * mean;
   const double statistics = 2 * sums * (1 + pivot * pivot / 0.1);
   for (size_t i = 0; i < got.size(); ++i) {

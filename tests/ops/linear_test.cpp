@@ -20,8 +20,8 @@ using test::random;
 
 namespace {
 
-/// Σ_p a[i, p]·b[j, p] (+ bias[j]) for the rows i of a and j of b, against `got`. Every term meets at most
-/// k + 2 roundings of the accumulator; bf16 is rounded once more.
+/// Σ_p a[i, p]·b[j, p] (+ bias[j]) for the rows i of a and j of b, against `got`. Every term meets
+/// at most k + 2 roundings of the accumulator; bf16 is rounded once more.
 void check_rows(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& got) {
   const auto x = raw::to_vector<double>(a), w = raw::to_vector<double>(b);
   const auto y = raw::to_vector<double>(got);

@@ -47,8 +47,8 @@ struct Naive {
   }
 };
 
-/// Every term meets at most k + 1 roundings of the accumulator (f64: the oracle errs as much); bf16 is
-/// rounded once more.
+/// Every term meets at most k + 1 roundings of the accumulator (f64: the oracle errs as much); bf16
+/// is rounded once more.
 void check_product(const Tensor& a, const Tensor& b, const Tensor& y) {
   const Naive expected(a, b);
   const std::vector<double> got = raw::to_vector<double>(y);

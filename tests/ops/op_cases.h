@@ -1,4 +1,5 @@
-// Every op, once: golden_test.cpp holds it to PyTorch, hostile_test.cpp gives it operands of any layout.
+// Every op, once: golden_test.cpp holds it to PyTorch, hostile_test.cpp gives it operands of any
+// layout.
 #pragma once
 #include <functional>
 #include <map>

@@ -48,7 +48,8 @@ TEST_CASE("max_pool2d takes the largest of each window") {
         const Tensor y = max_pool2d(x, {3, 2}, Pair{2, 3}, {1, 0}, {2, 1}, ceil_mode);
         CHECK(y.dtype() == dtype);
         CHECK(y.format() == format);
-        // Rows: (8 + 2 - 5)/2, columns (9 - 2)/3; rounded up, the last window starts at 5 and 9 - not inside.
+        // Rows: (8 + 2 - 5)/2, columns (9 - 2)/3; rounded up, the last window starts at 5 and
+        // 9 - not inside.
         const Shape shape{2, 21, ceil_mode ? 4 : 3, 3};
         REQUIRE(y.shape() == shape);
         const Tensor expected =

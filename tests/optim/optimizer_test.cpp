@@ -242,7 +242,8 @@ TEST_CASE("optimizers refuse what they cannot train") {
                        "[sgd] parameters[1]: expected each parameter once, got f32 [4] again",
                        Error);
 
-  // Two handles of one memory would be updated twice, at once. Neighbours are welcome, interleaved ones too.
+  // Two handles of one memory would be updated twice, at once. Neighbours are welcome, interleaved
+  // ones too.
   const Tensor matrix = zeros({3, 4});
   const auto part = [](const Tensor& view) {
     Tensor leaf = raw::alias(view);

@@ -1,11 +1,14 @@
-// The bounds. The result of an op that is computed in precision u, with sums of at most K terms, is the exact one of
-// operands and intermediate terms that are each off by a random part of at most u, K of them one after the other in
-// sums. What parts of standard deviation 1 would do to an element, r, is observed: the root mean square over kProbes
-// runs in f64 with noise (noise.h). Then
-//   forward   u·|y| + (32 + 4·K)·2^-24·(|y| + r)   rounded once to y's dtype; what comes before is f32
-//   backward  8·u·(|g| + r) + the same of g         a dy is rounded on the way in, terms of broadcast sums are rounded
-// Independent parts of at most u do not add up to more than 8·u·r with a probability of 1 - 2·exp(-32) [Hoeffding,
-// 1963]; 32 instead of 8 allows functions a few roundings each, and 4·K sums whose errors lean to one side.
+// The bounds. The result of an op that is computed in precision u, with sums of at most K terms, is
+// the exact one of operands and intermediate terms that are each off by a random part of at most u,
+// K of them one after the other in sums. What parts of standard deviation 1 would do to an element,
+// r, is observed: the root mean square over kProbes runs in f64 with noise (noise.h). Then
+//   forward   u·|y| + (32 + 4·K)·2^-24·(|y| + r)   rounded once to y's dtype; what comes before is
+//                                                  f32
+//   backward  8·u·(|g| + r) + the same of g        a dy is rounded on the way in, terms of
+//                                                  broadcast sums are rounded
+// Independent parts of at most u do not add up to more than 8·u·r with a probability of
+// 1 - 2·exp(-32) [Hoeffding, 1963]; 32 instead of 8 allows functions a few roundings each, and 4·K
+// sums whose errors lean to one side.
 #include "compare.h"
 
 #include <cmath>
@@ -40,7 +43,8 @@ Tensor make_leaf(const Node& node, DType dtype) {
   return t.requires_grad_();
 }
 
-/// `observed`: all values and gradients are copied, else only the result and the gradients of leaves.
+/// `observed`: all values and gradients are copied, else only the result and the gradients of
+/// leaves.
 Run run(const Program& program, DType dtype, bool observed) {
   const size_t n = program.nodes.size();
   Run result{Tensors(n), Tensors(n), Tensors(n)};

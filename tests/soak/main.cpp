@@ -1,7 +1,7 @@
 // Draws graphs of ops for as long as it is told, and holds f32 and bf16 to f64 (compare.h):
 //   test_soak [--seed S] [--minutes M] [--graphs N]
-// Graph i is drawn from the seed S + i, which is printed where something is wrong; --graphs 1 with it draws that
-// graph again. Without --minutes, --graphs (200) are drawn.
+// Graph i is drawn from the seed S + i, which is printed where something is wrong; --graphs 1 with
+// it draws that graph again. Without --minutes, --graphs (200) are drawn.
 #define DOCTEST_CONFIG_IMPLEMENT  // for what the tests share
 #include <doctest/doctest.h>
 #include <fmt/core.h>

@@ -1,6 +1,7 @@
-// Rounding enlarged: Parker, "Monte Carlo arithmetic", 1997. In a reference that runs with noise on, each operand that
-// passes through noise() is changed, element by element, by a random part of it, and its gradient by another: a kernel
-// rounds the terms of a backward pass apart from those of the forward pass.
+// Rounding enlarged: Parker, "Monte Carlo arithmetic", 1997. In a reference that runs with noise
+// on, each operand that passes through noise() is changed, element by element, by a random part of
+// it, and its gradient by another: a kernel rounds the terms of a backward pass apart from those of
+// the forward pass.
 #pragma once
 #include "quern/tensor/tensor.h"
 

@@ -46,8 +46,8 @@ struct Program {
 
 Program draw_program(Dice& dice);
 
-/// Draws ops and adds them to a program. All is computed in f64 on the way: what is not finite, or large, or
-/// refused, is left out.
+/// Draws ops and adds them to a program. All is computed in f64 on the way: what is not finite, or
+/// large, or refused, is left out.
 class Drawing {
  public:
   explicit Drawing(Dice& dice) : dice(dice) {}

@@ -1,5 +1,5 @@
-// Several threads of a user with one model: what they share are its weights, and the copies of these that are packed
-// or of bf16.
+// Several threads of a user with one model: what they share are its weights, and the copies of
+// these that are packed or of bf16.
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -145,8 +145,9 @@ TEST_CASE("weights are loaded behind a lock between others' inferences") {
   }
 }
 
-// Floats are written here that others read: what these compute meanwhile is anybody's guess, but what they keep of it
-// must not outlast the loading. Weights are large, so that it takes a while, and copies of them are made in its midst.
+// Floats are written here that others read: what these compute meanwhile is anybody's guess, but
+// what they keep of it must not outlast the loading. Weights are large, so that it takes a while,
+// and copies of them are made in its midst.
 TEST_CASE(
     "unsynchronised: weights are loaded while others infer, and are the new ones from then on") {
   const test::Threads guard(2);

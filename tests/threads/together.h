@@ -8,7 +8,8 @@
 
 namespace quern::test {
 
-/// Runs body(0) ... body(threads-1), each on a thread of its own, all from one moment on. Rethrows what one threw.
+/// Runs body(0) ... body(threads-1), each on a thread of its own, all from one moment on. Rethrows
+/// what one threw.
 inline void together(int threads, const std::function<void(int)>& body) {
   std::barrier start(threads);
   std::vector<std::exception_ptr> errors(static_cast<size_t>(threads));

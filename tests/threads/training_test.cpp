@@ -24,7 +24,8 @@ namespace {
 
 constexpr int kUsers = 4;
 
-/// What becomes of model `i` in some steps, which differ from model to model in all that a user may choose.
+/// What becomes of model `i` in some steps, which differ from model to model in all that a user may
+/// choose.
 TensorDict train(int i) {
   const auto seed = static_cast<uint64_t>(i);
   Net net(seed, i % 2 == 0);

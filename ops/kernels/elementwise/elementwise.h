@@ -6,8 +6,8 @@
 
 namespace quern::kernels {
 
-/// Kernel: UnaryKernel or BinaryKernel. `caller` is the op that errors name: a dtype that the function has no
-/// kernel for.
+/// Kernel: UnaryKernel or BinaryKernel. `caller` is the op that errors name: a dtype that the
+/// function has no kernel for.
 template <class Kernel, class Op>
 const Kernel& select_elementwise(std::string_view caller, Op op, DType dtype) {
   const auto* kernel = select<Kernel>(
