@@ -1,6 +1,7 @@
 # A layer is an object library whose sources are the .cpp files of one folder (for ops/kernels: of its
 # folders). It is compiled with the headers of the layers it USES and no others, so that dependencies
-# point one way by construction. In the build tree, as in an install, headers are <quern/LAYER/name.h>.
+# point one way by construction. In the build tree, as in an install, headers are <quern/LAYER/name.h>, and
+# <quern/quern.h> is all of them.
 
 function(quern_strict target)
   target_compile_options(${target} PRIVATE -Wall -Wextra -Wconversion -Wno-sign-conversion
@@ -42,6 +43,10 @@ function(quern_library)
     target_sources(quern PRIVATE $<TARGET_OBJECTS:quern_${layer}>)
     target_include_directories(quern PUBLIC $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include/${layer}>)
   endforeach()
+  set(include ${PROJECT_BINARY_DIR}/include/quern)  # of quern.h alone
+  file(MAKE_DIRECTORY ${include}/quern)
+  file(CREATE_LINK ${PROJECT_SOURCE_DIR}/quern.h ${include}/quern/quern.h SYMBOLIC)
+  target_include_directories(quern PUBLIC $<BUILD_INTERFACE:${include}>)
   target_include_directories(quern PUBLIC $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
   target_compile_features(quern PUBLIC cxx_std_20)
   target_link_libraries(quern PUBLIC fmt::fmt PRIVATE OpenMP::OpenMP_CXX PkgConfig::SLEEF)

@@ -1,7 +1,6 @@
 // A first program: a small network learns twenty steps on fake images.
 #include <fmt/core.h>
-#include <quern/nn/nn.h>
-#include <quern/optim/sgd.h>
+#include <quern/quern.h>
 
 using namespace quern;
 

@@ -1,9 +1,13 @@
-#include <quern/ops/matmul.h>
-#include <quern/tensor/random.h>
+#include <quern/quern.h>
 
 #include <cstdio>
 
 int main() {
-  quern::Tensor a = quern::randn({2, 3}), b = quern::randn({3, 4});
-  std::printf("%s\n", quern::matmul(a, b).describe().c_str());
+  using namespace quern;
+  nn::Linear linear(3, 4);
+  optim::SGD optimizer(linear.parameters());
+  const Tensor y = relu(linear(randn({2, 3})));
+  sum(y).backward();
+  optimizer.step();
+  std::printf("%s\n", y.describe().c_str());
 }

@@ -1,0 +1,30 @@
+# Every header that is installed is among those that users are given, or is named here as one for quern itself.
+#   cmake -DSOURCE=QUERN -P public_headers.cmake
+cmake_minimum_required(VERSION 3.25)
+set(internal
+  tensor/asan.h tensor/convert.h tensor/divide.h tensor/float_mode.h tensor/fork.h tensor/job.h tensor/page_heap.h
+  tensor/per_thread.h tensor/tasks.h tensor/text_formatter.h
+  autograd/accumulate.h autograd/delete_in_turn.h
+  nn/file.h nn/file_replacement.h nn/safetensors_header.h)
+
+set(given)
+foreach(list quern.h ops/ops.h nn/nn.h optim/optim.h)
+  file(STRINGS ${SOURCE}/${list} lines REGEX "^#include \"quern/")
+  list(TRANSFORM lines REPLACE "^#include \"quern/(.*)\"$" "\\1")
+  list(APPEND given ${lines})
+endforeach()
+
+file(GLOB headers RELATIVE ${SOURCE} ${SOURCE}/tensor/*.h ${SOURCE}/autograd/*.h ${SOURCE}/ops/*.h
+  ${SOURCE}/ops/fused/*.h ${SOURCE}/nn/*.h ${SOURCE}/optim/*.h)
+foreach(header ${headers})
+  if(header IN_LIST given AND header IN_LIST internal)
+    message(SEND_ERROR "${header}: internal, but given to users")
+  elseif(NOT header IN_LIST given AND NOT header IN_LIST internal)
+    message(SEND_ERROR "${header}: missing from quern.h, or from the list of all that its folder gives")
+  endif()
+endforeach()
+foreach(header ${internal})
+  if(NOT header IN_LIST headers)
+    message(SEND_ERROR "${header}: internal, but there is none")
+  endif()
+endforeach()
