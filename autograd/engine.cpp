@@ -102,7 +102,8 @@ Tensors differentiate(Node& node, const Variable& output, Tensor dy, bool again)
     const Variable* input = node.inputs[i].get();
     if (input == nullptr) continue;
     if (!grads[i].defined() || grads[i].shape() != input->shape || !is_floating(grads[i].dtype()))
-      broken(fmt::format("gradient {} is {}, its input has shape {}", i, grads[i], input->shape));
+      broken(fmt::format("gradient {} is {}, its input has shape {}", i, grads[i].describe(),
+                         input->shape));
   }
   return grads;
 }

@@ -89,8 +89,8 @@ std::string gradcheck(const std::function<Tensor(const Tensors&)>& f, const Tens
         const double got = grad.defined() ? element(grad, e) : 0;
         if (std::abs(got - expected) <= options.atol + options.rtol * std::abs(expected)) continue;
         return fmt::format("input {} ({}), element {}: backward gives {}{}, differences {}", i,
-                           inputs[i], e, got, grads == &strided ? " for a strided dy" : "",
-                           expected);
+                           inputs[i].describe(), e, got,
+                           grads == &strided ? " for a strided dy" : "", expected);
       }
     }
   }

@@ -7,6 +7,11 @@
 
 namespace quern {
 
+std::string Variable::describe() const {
+  if (node) return fmt::format("grad_fn=<{}>", node->op);
+  return requires_grad ? "requires_grad=True" : "";
+}
+
 std::shared_ptr<Variable> variable(const Tensor& t) {
   auto* meta = static_cast<Variable*>(t.autograd());
   return meta == nullptr ? nullptr : meta->shared_from_this();
@@ -72,8 +77,8 @@ Edges edges(std::span<const Tensor> inputs) {
 
 void set_history(const Tensor& y, std::shared_ptr<Node> node) {
   if (y.autograd() != nullptr || !is_floating(y.dtype()))
-    throw std::logic_error(
-        fmt::format("{}: records {}, which is not a fresh floating output", node->op, y));
+    throw std::logic_error(fmt::format("{}: records {}, which is not a fresh floating output",
+                                       node->op, y.describe()));
   auto v = std::make_shared<Variable>(y);
   v->requires_grad = true;
   v->node = std::move(node);

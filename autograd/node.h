@@ -22,6 +22,7 @@ class Node;
 /// saved.
 struct Variable : AutogradMeta, std::enable_shared_from_this<Variable> {
   explicit Variable(const Tensor& t) : shape(t.shape()), dtype(t.dtype()), format(t.format()) {}
+  std::string describe() const override;
 
   Shape shape;
   DType dtype;

@@ -19,13 +19,20 @@ class Error : public std::runtime_error {
   throw Error(fmt::format("[{}] {}", op, message));
 }
 
+/// As what a message shows a T: as itself, except where a type has another one for it.
+template <class T>
+struct InMessage {
+  using Type = T;
+};
+
 /// Throws Error("[op] message") unless `ok`. Arguments are formatted only then:
 ///   check(c == 64, "conv2d", "weight: expected {} input channels, got {}", 64, c);
 template <class... Args>
-void check(bool ok, std::string_view op, fmt::format_string<const Args&...> message,
+void check(bool ok, std::string_view op,
+           fmt::format_string<const typename InMessage<Args>::Type&...> message,
            const Args&... args) {
   if (!ok) [[unlikely]]
-    fail(op, fmt::format(message, args...));
+    fail(op, fmt::format(message, static_cast<const typename InMessage<Args>::Type&>(args)...));
 }
 
 }  // namespace quern

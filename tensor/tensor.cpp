@@ -66,6 +66,7 @@ MemoryFormat Tensor::format() const {
 }
 
 std::string Tensor::describe() const {
+  if (!defined()) return "undefined";
   std::string text = fmt::format("{} {}", dtype(), shape());
   if (is_dense_as(MemoryFormat::contiguous)) return text;
   if (is_dense_as(MemoryFormat::channels_last)) return text + " channels_last";

@@ -1,6 +1,7 @@
 // Tensor: a shape and strides over a shared storage. Copying a Tensor shares; raw::clone copies.
 #pragma once
 #include <functional>
+#include <iosfwd>
 #include <limits>
 #include <memory>
 #include <span>
@@ -17,6 +18,8 @@ namespace quern {
 /// What autograd keeps with a tensor; opaque here, defined in autograd/.
 struct AutogradMeta {
   virtual ~AutogradMeta() = default;
+  /// What a printed tensor says of it: "requires_grad=True", "grad_fn=<relu>", or nothing.
+  virtual std::string describe() const = 0;
 };
 
 class Tensor {
@@ -90,7 +93,7 @@ class Tensor {
   uint64_t version() const { return impl().storage->version(); }
   bool exposed() const { return impl().storage->exposed(); }  ///< see Storage
   bool is_same(const Tensor& other) const { return impl_ == other.impl_; }
-  /// "f32 [16,64,56,56] channels_last", for messages.
+  /// "f32 [16,64,56,56] channels_last", or "undefined": what messages say of a tensor.
   std::string describe() const;
 
   // Declared here so that loss.backward() reads as people know it; defined in autograd/.
@@ -140,8 +143,24 @@ class Tensor {
 
 using Tensors = std::vector<Tensor>;
 
-/// "f32 [16,64,56,56]": what an error message says of an argument.
-inline std::string to_string(const Tensor& t) { return t.defined() ? t.describe() : "undefined"; }
+/// The elements as PyTorch prints them: four digits, one width, scientific where magnitudes differ much, the
+/// first and last three along a dimension of more than 1000 elements in all, lines of 80:
+///   tensor([[1.0000, 2.0000],
+///           [3.5000, 4.0000]], requires_grad=True)
+/// An op's output ends in the op's name, grad_fn=<relu>. "undefined" if it is.
+std::string to_string(const Tensor& t);
+std::ostream& operator<<(std::ostream& out, const Tensor& t);
+
+/// A tensor in a message: "f32 [16,64,56,56]", never its elements.
+struct TensorInMessage {
+  TensorInMessage(const Tensor& tensor) : tensor(tensor) {}
+  const Tensor& tensor;
+};
+inline std::string to_string(TensorInMessage t) { return t.tensor.describe(); }
+template <>
+struct InMessage<Tensor> {
+  using Type = TensorInMessage;
+};
 
 // Factories. Errors: a negative size, or a size in bytes that does not fit.
 Tensor empty(const Shape& shape, DType dtype = DType::f32,
@@ -178,6 +197,8 @@ Tensor from_vector(const std::vector<T>& values) {
 
 }  // namespace quern
 
-/// So that a check may name a tensor and pay for the text only when it fails.
 template <>
 struct fmt::formatter<quern::Tensor> : quern::TextFormatter<quern::Tensor> {};
+/// So that a check may name a tensor and pay for the text only when it fails.
+template <>
+struct fmt::formatter<quern::TensorInMessage> : quern::TextFormatter<quern::TensorInMessage> {};

@@ -36,7 +36,7 @@ Batch load_batch(const Options& options, MemoryFormat format) {
   const TensorDict file = load_safetensors(options.batch);
   const Tensor *input = file.find("input"), *target = file.find("target");
   const auto expect = [&](bool ok, const std::string& what, const Tensor* t) {
-    check(ok, "batch", "{}: expected {}, got {}", options.batch, what, t ? to_string(*t) : "none");
+    check(ok, "batch", "{}: expected {}, got {}", options.batch, what, t ? t->describe() : "none");
   };
   expect(input && input->dtype() == DType::f32 && input->dim() == 4 && input->size(1) == 3 &&
              input->numel() > 0,

@@ -26,7 +26,7 @@ template <class F>
 void each_layout(const Tensor& t, F f) {
   for (const Layout& layout : layouts())
     if (const Tensor view = layout.make(t); view.defined()) {
-      INFO(layout.name, " ", to_string(view));
+      INFO(layout.name, " ", view.describe());
       f(view);
     }
 }

@@ -43,7 +43,7 @@ void check_rows(const Tensor& a, const Tensor& b, const Tensor& bias, const Tens
     if (got.dtype() == DType::bf16) bound += 0x1p-8 * (std::fabs(sum) + bound);
     wrong += !(std::fabs(y[at] - sum) <= bound);
   }
-  INFO("a ", to_string(a), " b ", to_string(b));
+  INFO("a ", a.describe(), " b ", b.describe());
   CHECK(wrong == 0);
 }
 

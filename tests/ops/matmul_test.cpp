@@ -61,7 +61,7 @@ void check_product(const Tensor& a, const Tensor& b, const Tensor& y) {
     if (y.dtype() == DType::bf16) bound += 0x1p-8 * (std::fabs(expected.value[i]) + bound);
     wrong += !(std::fabs(got[i] - expected.value[i]) <= bound);
   }
-  INFO("a ", to_string(a), " b ", to_string(b));
+  INFO("a ", a.describe(), " b ", b.describe());
   CHECK(wrong == 0);
 }
 
