@@ -40,13 +40,9 @@ Tensor contiguous(const Tensor& t, MemoryFormat format = MemoryFormat::contiguou
 /// `t` itself if it has this dtype, else a converted copy of the same format.
 Tensor to(const Tensor& t, DType dtype);
 
-/// The elements in logical order, converted to T.
 template <class T>
 std::vector<T> to_vector(const Tensor& t) {
-  std::vector<T> values(static_cast<size_t>(t.numel()));
-  Tensor dense = raw::contiguous(raw::to(t, dtype_of<T>));  // not their namesakes in ops
-  std::copy_n(dense.data<T>(), dense.numel(), values.begin());
-  return values;
+  return t.to_vector<T>();
 }
 
 }  // namespace quern::raw

@@ -108,6 +108,11 @@ double Tensor::item_as_double() const {
   });
 }
 
+Tensor Tensor::dense_as(DType dtype) const {
+  check(defined(), "to_vector", "tensor: expected a defined tensor, got undefined");
+  return raw::contiguous(raw::to(*this, dtype));
+}
+
 Tensor empty(const Shape& shape, DType dtype, MemoryFormat format) {
   const int64_t bytes = numel(shape) * itemsize(dtype);
   const Strides strides = format == MemoryFormat::channels_last ? channels_last_strides(shape)

@@ -82,6 +82,13 @@ class Tensor {
     else return static_cast<T>(item_as_double());
   }
 
+  /// The elements in logical order, whatever the strides, converted to T.
+  template <class T>
+  std::vector<T> to_vector() const {
+    const Tensor dense = dense_as(dtype_of<T>);
+    return std::vector<T>(dense.data<T>(), dense.data<T>() + numel());
+  }
+
   /// Are the elements dense in this order? Dimensions of size 1 don't count: [N,C,1,1] is dense as
   /// both formats.
   bool is_dense_as(MemoryFormat format) const;
@@ -136,6 +143,7 @@ class Tensor {
   void check_dtype(DType expected) const {
     check(expected == dtype(), "data", "dtype: expected {}, got {}", expected, dtype());
   }
+  Tensor dense_as(DType dtype) const;
   double item_as_double() const;
   int64_t item_as_integer(int64_t least, int64_t most) const;
   std::shared_ptr<Impl> impl_;

@@ -136,6 +136,21 @@ TEST_CASE("tensor: an item is exact, or an error") {
                        Error);
 }
 
+TEST_CASE("tensor: to_vector") {
+  const Tensor t = from_vector<float>({0, 1, 2, 3, 4, 5}, {2, 3});
+  CHECK(raw::transpose(t, 0, 1).to_vector<int64_t>() == std::vector<int64_t>{0, 3, 1, 4, 2, 5});
+  CHECK(raw::expand(raw::slice(t, 1, 1, 2), {2, 2}).to_vector<double>() ==
+        std::vector<double>{1, 1, 4, 4});
+  const Tensor image = raw::contiguous(raw::reshape(arange(8, DType::bf16), {1, 2, 2, 2}),
+                                       MemoryFormat::channels_last);
+  CHECK(image.to_vector<uint8_t>() == std::vector<uint8_t>{0, 1, 2, 3, 4, 5, 6, 7});
+  CHECK(t.to_vector<bool>() == std::vector<bool>{false, true, true, true, true, true});
+  CHECK(full({}, 2.5).to_vector<float>() == std::vector<float>{2.5f});
+  CHECK(empty({2, 0}).to_vector<float>().empty());
+  CHECK_THROWS_WITH_AS(Tensor().to_vector<float>(),
+                       "[to_vector] tensor: expected a defined tensor, got undefined", Error);
+}
+
 TEST_CASE("tensor: describe, and messages") {
   CHECK(Tensor().describe() == "undefined");
   CHECK(empty({2, 3}).describe() == "f32 [2,3]");
