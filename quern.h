@@ -18,5 +18,6 @@
 #include "quern/tensor/shape.h"
 #include "quern/tensor/storage.h"
 #include "quern/tensor/tensor.h"
+#include "quern/tensor/tensor_dict.h"
 #include "quern/tensor/types.h"
 #include "quern/tensor/verbose.h"

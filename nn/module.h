@@ -18,8 +18,8 @@
 #include <utility>
 #include <vector>
 
-#include "quern/nn/tensor_dict.h"
 #include "quern/tensor/tensor.h"
+#include "quern/tensor/tensor_dict.h"
 
 namespace quern::nn {
 

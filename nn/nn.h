@@ -15,4 +15,3 @@
 #include "quern/nn/resnet.h"
 #include "quern/nn/safetensors.h"
 #include "quern/nn/sequential.h"
-#include "quern/nn/tensor_dict.h"

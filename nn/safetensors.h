@@ -9,7 +9,7 @@
 #include <map>
 #include <string>
 
-#include "quern/nn/tensor_dict.h"
+#include "quern/tensor/tensor_dict.h"
 
 namespace quern {
 

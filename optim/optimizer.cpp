@@ -66,29 +66,28 @@ std::vector<Optimizer::Slot*> Optimizer::slots_to_update() {
   return slots;
 }
 
-StateDict Optimizer::state_dict() const {
-  StateDict dict;
+TensorDict Optimizer::state_dict() const {
+  TensorDict dict;
   for (size_t i = 0; i < slots_.size(); ++i) {
     const Slot& slot = slots_[i];
     if (slot.steps == 0 || !slot.state[0].defined()) continue;
-    dict[fmt::format("{}.step", i)] = from_vector<int64_t>({slot.steps}, {});
+    dict.insert(fmt::format("{}.step", i), from_vector<int64_t>({slot.steps}, {}));
     for (size_t s = 0; s < state_names_.size(); ++s)
-      dict[fmt::format("{}.{}", i, state_names_[s])] = raw::clone(slot.state[s]);
+      dict.insert(fmt::format("{}.{}", i, state_names_[s]), raw::clone(slot.state[s]));
   }
   return dict;
 }
 
-void Optimizer::load_state_dict(const StateDict& dict) {
+void Optimizer::load_state_dict(const TensorDict& dict) {
   std::vector<Slot> loaded;
   std::unordered_set<std::string> known;
   const auto take = [&](const std::string& name, DType dtype, const Shape& shape) {
-    const auto entry = dict.find(name);
-    check(entry != dict.end(), name_, "state \"{}\": expected {} {}, got none", name, dtype, shape);
-    const Tensor& t = entry->second;
-    check(t.defined() && t.dtype() == dtype && t.shape() == shape, name_,
-          "state \"{}\": expected {} {}, got {}", name, dtype, shape, t);
+    const Tensor* t = dict.find(name);
+    check(t != nullptr, name_, "state \"{}\": expected {} {}, got none", name, dtype, shape);
+    check(t->dtype() == dtype && t->shape() == shape, name_, "state \"{}\": expected {} {}, got {}",
+          name, dtype, shape, *t);
     known.insert(name);
-    return raw::clone(t);
+    return raw::clone(*t);
   };
   for (size_t i = 0; i < slots_.size(); ++i) {
     Slot slot{slots_[i].param, slots_[i].group, 0, {}};

@@ -112,15 +112,15 @@ TEST_CASE("memory ends while an optimizer is saved and loaded") {
     optimizer.step();
     optimizer.zero_grad();
   };
-  const auto same = [](const optim::StateDict& a, const optim::StateDict& b) {
+  const auto same = [](const TensorDict& a, const TensorDict& b) {
     for (const auto& [name, tensor] : a)
       if (!same_bits(tensor, b.at(name))) return false;
     return a.size() == b.size();
   };
   step();
-  const optim::StateDict first = optimizer.state_dict();
+  const TensorDict first = optimizer.state_dict();
   step();
-  const optim::StateDict second = optimizer.state_dict();
+  const TensorDict second = optimizer.state_dict();
   bool right = false;
   for_all_faults([&] { right = same(optimizer.state_dict(), second); },
                  [&](bool failed) { CHECK((failed || right)); });

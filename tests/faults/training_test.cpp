@@ -87,7 +87,7 @@ class Training {
   /// All that a step changes.
   struct State {
     TensorDict net;
-    optim::StateDict optimizer;
+    TensorDict optimizer;
   };
   State state() const {
     State now{{}, optimizer_->state_dict()};

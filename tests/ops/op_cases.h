@@ -5,8 +5,8 @@
 #include <map>
 #include <string>
 
-#include "quern/nn/tensor_dict.h"
 #include "quern/tensor/tensor.h"
+#include "quern/tensor/tensor_dict.h"
 
 namespace quern::test {
 

@@ -206,26 +206,28 @@ TEST_CASE("a state that does not fit changes nothing") {
   Tensor param = leaf({4}, 1);
   AdamW optimizer({param});
   train(optimizer, param, 0, 2);
-  const StateDict good = optimizer.state_dict();
+  const TensorDict good = optimizer.state_dict();
   CHECK(good.size() == 3);
-  const auto refused = [&](const char* message, auto&& spoil) {
-    StateDict bad = good;
-    spoil(bad);
+  // With another tensor (undefined: none) of this name.
+  const auto refused = [&](const char* message, const std::string& name, const Tensor& instead) {
+    TensorDict bad;
+    for (const auto& [key, tensor] : good)
+      if (key != name) bad.insert(key, tensor);
+    if (instead.defined()) bad.insert(name, instead);
     CHECK_THROWS_WITH_AS(optimizer.load_state_dict(bad), message, Error);
     CHECK(optimizer.state_dict().at("0.step").item<int64_t>() == 2);
   };
-  refused("[adamw] state \"0.exp_avg\": expected f32 [4], got none",
-          [](StateDict& d) { d.erase("0.exp_avg"); });
-  refused("[adamw] state \"0.exp_avg_sq\": expected f32 [4], got f32 [5]",
-          [](StateDict& d) { d["0.exp_avg_sq"] = zeros({5}); });
-  refused("[adamw] state \"0.exp_avg\": expected f32 [4], got undefined",
-          [](StateDict& d) { d["0.exp_avg"] = Tensor(); });
-  refused("[adamw] state \"0.step\": expected a positive number, got 0",
-          [](StateDict& d) { d["0.step"] = zeros({}, DType::i64); });
+  refused("[adamw] state \"0.exp_avg\": expected f32 [4], got none", "0.exp_avg", {});
+  refused("[adamw] state \"0.exp_avg_sq\": expected f32 [4], got f32 [5]", "0.exp_avg_sq",
+          zeros({5}));
+  refused("[adamw] state \"0.exp_avg\": expected f32 [4], got bf16 [4]", "0.exp_avg",
+          zeros({4}, DType::bf16));
+  refused("[adamw] state \"0.step\": expected a positive number, got 0", "0.step",
+          zeros({}, DType::i64));
   refused("[adamw] state: expected that of 1 parameters with a step each, got \"0.exp_avg\"",
-          [](StateDict& d) { d.erase("0.step"); });
-  refused("[adamw] state: expected that of 1 parameters with a step each, got \"1.step\"",
-          [](StateDict& d) { d["1.step"] = ones({}, DType::i64); });
+          "0.step", {});
+  refused("[adamw] state: expected that of 1 parameters with a step each, got \"1.step\"", "1.step",
+          ones({}, DType::i64));
 }
 
 TEST_CASE("optimizers refuse what they cannot train") {

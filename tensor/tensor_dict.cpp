@@ -1,4 +1,4 @@
-#include "quern/nn/tensor_dict.h"
+#include "quern/tensor/tensor_dict.h"
 
 namespace quern {
 
