@@ -6,6 +6,7 @@
 #include "gradcheck_helper.h"
 #include "quern/nn/nn.h"
 #include "quern/ops/conv2d.h"
+#include "quern/optim/sgd.h"
 
 using namespace quern;
 
@@ -147,6 +148,37 @@ TEST_CASE("Embedding") {
   CHECK(same_bits(raw::select(raw::select(y, 0, 1), 0, 0), raw::select(table.weight, 0, 4)));
   CHECK_THROWS_AS(table(from_vector<int64_t>({5})), Error);
   CHECK_THROWS_AS(nn::Embedding(0, 3), Error);
+}
+
+TEST_CASE("Embedding: the padding row starts as zeros and stays") {
+  for (const int64_t padding : {2, -3}) {  // the same of five
+    CAPTURE(padding);
+    nn::Embedding table(5, 3, padding);
+    CHECK(raw::select(table.weight, 0, 2).to_vector<float>() == std::vector<float>(3, 0));
+    CHECK(raw::select(table.weight, 0, 3).to_vector<float>() != std::vector<float>(3, 0));
+    const Tensor before = raw::clone(table.weight);
+    const Tensor y = table(from_vector<int64_t>({2, 4, 4, 2}));
+    CHECK(same_bits(raw::select(y, 0, 0), zeros({3})));
+    y.backward(ones({4, 3}));
+    CHECK(table.weight.grad().to_vector<int>() ==
+          std::vector{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 2, 2});
+    optim::SGD(table.parameters(), {.lr = 1}).step();
+    CHECK(same_bits(raw::slice(table.weight, 0, 0, 4), raw::slice(before, 0, 0, 4)));
+    CHECK_FALSE(same_bits(table.weight, before));
+  }
+  // A row that was loaded is taken as it is, and still gets no gradient.
+  nn::Embedding table(2, 1, 1);
+  table.load_state_dict({{"weight", from_vector<float>({3, 5}, {2, 1})}});
+  const Tensor y = table(from_vector<int64_t>({1, 0}));
+  CHECK(y.to_vector<int>() == std::vector{5, 3});
+  y.backward(ones({2, 1}));
+  CHECK(table.weight.grad().to_vector<int>() == std::vector{1, 0});
+
+  CHECK_THROWS_WITH_AS(table(from_vector<int64_t>({0, 2})),
+                       "[embedding] indices: expected 0..1, got 2 as element 1", Error);
+  CHECK_THROWS_WITH_AS(nn::Embedding(5, 3, 5), "[Embedding] padding_idx: expected -5..4, got 5",
+                       Error);
+  CHECK_THROWS_AS(nn::Embedding(5, 3, -6), Error);
 }
 
 TEST_CASE("CrossEntropyLoss") {
