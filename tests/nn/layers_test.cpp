@@ -5,7 +5,9 @@
 
 #include "gradcheck_helper.h"
 #include "quern/nn/nn.h"
+#include "quern/ops/activation.h"
 #include "quern/ops/conv2d.h"
+#include "quern/ops/softmax.h"
 #include "quern/optim/sgd.h"
 
 using namespace quern;
@@ -139,6 +141,25 @@ TEST_CASE("ReLU, Flatten and Dropout") {
   dropout.eval();
   CHECK(same_bits(dropout(many), many));
   CHECK_THROWS_WITH_AS(nn::Dropout(1.5), "[Dropout] p: expected 0 to 1, got 1.5", Error);
+}
+
+TEST_CASE("activations are those of ops") {
+  const Tensor x = test::random({2, 3, 2, 2}, 1, DType::f32, MemoryFormat::channels_last, -3, 3);
+  CHECK(same_bits(nn::GELU()(x), gelu(x)));
+  CHECK(same_bits(nn::SiLU()(x), silu(x)));
+  CHECK(same_bits(nn::Sigmoid()(x), sigmoid(x)));
+  CHECK(same_bits(nn::Tanh()(x), tanh(x)));
+  for (const int64_t dim : {0, 1, -1}) {
+    CHECK(same_bits(nn::Softmax(dim)(x), softmax(x, dim)));
+    CHECK(same_bits(nn::LogSoftmax(dim)(x), log_softmax(x, dim)));
+  }
+  CHECK_THROWS_WITH_AS(nn::Softmax(4)(x), "[softmax] dim: expected -4..3, got 4", Error);
+  CHECK_THROWS_AS(nn::LogSoftmax(-5)(x), Error);
+
+  nn::Sequential net(nn::Linear(4, 3), nn::GELU(), nn::SiLU(), nn::Sigmoid(), nn::Tanh(),
+                     nn::LogSoftmax(1), nn::Softmax(1));
+  CHECK(state_names(net) == Strings{"0.weight", "0.bias"});
+  CHECK(net(ones({2, 4})).shape() == Shape{2, 3});
 }
 
 TEST_CASE("Embedding") {
