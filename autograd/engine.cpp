@@ -1,7 +1,6 @@
 // The engine: Tensor's autograd members, and backward(), Kahn's topological order over the graph.
 // Each variable is visited once, when all of its consumers have added to its gradient. The order
 // follows from the structure of the graph alone, so sums come out the same in every run.
-#include <stdexcept>
 #include <unordered_map>
 
 #include "quern/autograd/accumulate.h"
@@ -93,17 +92,14 @@ Tensors differentiate(Node& node, const Variable& output, Tensor dy, bool again)
   } const at_the_end{again ? nullptr : &node};
   if (node.grad_dtype == GradDType::of_output) dy = raw::to(dy, output.dtype);
   Tensors grads = node.backward(dy, again);
-  const auto broken = [&](const std::string& what) {
-    throw std::logic_error(fmt::format("backward of {}: {}", node.op, what));
-  };
-  if (grads.size() != node.inputs.size())
-    broken(fmt::format("{} gradients for {} inputs", grads.size(), node.inputs.size()));
+  check(grads.size() == node.inputs.size(), node.op, "backward: expected {} gradients, got {}",
+        node.inputs.size(), grads.size());
   for (size_t i = 0; i < grads.size(); ++i) {
     const Variable* input = node.inputs[i].get();
     if (input == nullptr) continue;
-    if (!grads[i].defined() || grads[i].shape() != input->shape || !is_floating(grads[i].dtype()))
-      broken(fmt::format("gradient {} is {}, its input has shape {}", i, grads[i].describe(),
-                         input->shape));
+    check(grads[i].defined() && grads[i].shape() == input->shape && is_floating(grads[i].dtype()),
+          node.op, "backward: expected a floating gradient {} of shape {}, got {}", i, input->shape,
+          grads[i]);
   }
   return grads;
 }
@@ -168,6 +164,7 @@ Tensor Tensor::detach() const {
 void Tensor::register_hook(std::function<Tensor(const Tensor&)> hook) const {
   check(requires_grad(), "register_hook", "tensor: expected one that requires a gradient, got {}",
         *this);
+  check(static_cast<bool>(hook), "register_hook", "hook: expected a function, got an empty one");
   meta(*this)->hooks.push_back(std::move(hook));
 }
 

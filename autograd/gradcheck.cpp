@@ -68,6 +68,7 @@ double numeric(const std::function<Tensor(const Tensors&)>& f, const Tensors& in
 
 std::string gradcheck(const std::function<Tensor(const Tensors&)>& f, const Tensors& inputs,
                       const GradcheckOptions& options) {
+  check(static_cast<bool>(f), "gradcheck", "f: expected a function, got an empty one");
   for (const Tensor& x : inputs)
     check(!x.requires_grad() || (x.is_leaf() && x.dtype() == DType::f64), "gradcheck",
           "inputs: expected f64 leaves, got {}", x);

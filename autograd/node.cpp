@@ -1,7 +1,6 @@
 #include "quern/autograd/node.h"
 
 #include <algorithm>
-#include <stdexcept>
 
 #include "quern/tensor/raw.h"
 
@@ -76,9 +75,8 @@ Edges edges(std::span<const Tensor> inputs) {
 }
 
 void set_history(const Tensor& y, std::shared_ptr<Node> node) {
-  if (y.autograd() != nullptr || !is_floating(y.dtype()))
-    throw std::logic_error(fmt::format("{}: records {}, which is not a fresh floating output",
-                                       node->op, y.describe()));
+  check(y.defined() && y.autograd() == nullptr && is_floating(y.dtype()), node->op,
+        "output: expected a fresh floating tensor, got {}", y);
   auto v = std::make_shared<Variable>(y);
   v->requires_grad = true;
   v->node = std::move(node);

@@ -8,4 +8,9 @@ Tensor Sequential::forward(const Tensor& x) {
   return y;
 }
 
+Module& Sequential::operator[](size_t i) {
+  check(i < size(), "Sequential", "index: expected less than {}, got {}", size(), i);
+  return *modules_[i];
+}
+
 }  // namespace quern::nn

@@ -30,7 +30,8 @@ class Sequential : public Module {
   Tensor forward(const Tensor& x) override;
 
   size_t size() const { return modules_.size(); }
-  Module& operator[](size_t i) { return *modules_.at(i); }
+  /// Error: there is none of that index.
+  Module& operator[](size_t i);
 
  private:
   std::vector<Module*> modules_;  // owned by the base

@@ -26,6 +26,11 @@ AdamW::AdamW(std::vector<Group<AdamWOptions>> groups)
   for (size_t group = 0; group < options_.size(); ++group) make_state(group);
 }
 
+double AdamW::lr(size_t group) const {
+  check_group("adamw", group, num_groups());
+  return options_[group].lr;
+}
+
 void AdamW::set_lr(double lr, size_t group) {
   check_group("adamw", group, num_groups());
   check_not_negative("adamw", "lr", lr);

@@ -27,7 +27,7 @@ class AdamW final : public Optimizer {
   explicit AdamW(Tensors params, AdamWOptions options = {});
 
   void step() override;
-  double lr(size_t group = 0) const override { return options_.at(group).lr; }
+  double lr(size_t group = 0) const override;
   using Optimizer::set_lr;
   void set_lr(double lr, size_t group) override;
 

@@ -41,6 +41,7 @@ class Optimizer {
   void zero_grad();
 
   size_t num_groups() const { return num_groups_; }
+  /// Error: no such group.
   virtual double lr(size_t group = 0) const = 0;
   /// For all groups, or for one. Error: negative or not finite; no such group.
   void set_lr(double lr);

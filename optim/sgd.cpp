@@ -24,6 +24,11 @@ SGD::SGD(std::vector<Group<SGDOptions>> groups)
     if (options_[group].momentum != 0) make_state(group);
 }
 
+double SGD::lr(size_t group) const {
+  check_group("sgd", group, num_groups());
+  return options_[group].lr;
+}
+
 void SGD::set_lr(double lr, size_t group) {
   check_group("sgd", group, num_groups());
   check_not_negative("sgd", "lr", lr);

@@ -29,7 +29,7 @@ class SGD final : public Optimizer {
   explicit SGD(Tensors params, SGDOptions options = {});
 
   void step() override;
-  double lr(size_t group = 0) const override { return options_.at(group).lr; }
+  double lr(size_t group = 0) const override;
   using Optimizer::set_lr;
   void set_lr(double lr, size_t group) override;
 

@@ -227,5 +227,6 @@ TEST_CASE("Sequential: names, order, access") {
   CHECK(&net[3] == &last);
   nn::Sequential moved = std::move(net);
   CHECK(moved(x).shape() == Shape{5, 7});
-  CHECK_THROWS_AS(moved[4], std::out_of_range);
+  CHECK_THROWS_WITH_AS(moved[4], "[Sequential] index: expected less than 4, got 4", Error);
+  CHECK_THROWS_AS(nn::Sequential()[0], Error);
 }

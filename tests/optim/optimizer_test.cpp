@@ -280,6 +280,8 @@ TEST_CASE("optimizers refuse what they cannot train") {
   CHECK_THROWS_AS(optimizer.set_lr(-1), Error);
   CHECK_THROWS_WITH_AS(optimizer.set_lr(1, 1), "[sgd] group: expected less than 1, got 1", Error);
   CHECK(optimizer.lr() == 1e-3);
+  CHECK_THROWS_WITH_AS(optimizer.lr(1), "[sgd] group: expected less than 1, got 1", Error);
+  CHECK_THROWS_WITH_AS(AdamW({param}).lr(2), "[adamw] group: expected less than 1, got 2", Error);
 }
 
 TEST_CASE("optimizers take leaves only") {
