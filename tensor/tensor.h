@@ -22,6 +22,8 @@ struct AutogradMeta {
   virtual std::string describe() const = 0;
 };
 
+/// A handle, const as a std::shared_ptr is: a const Tensor always refers to the same elements, shape and dtype, but
+/// the elements, the version and what autograd keeps may change, through it or through another handle.
 class Tensor {
  public:
   /// Undefined: no shape, no storage. Error of all that asks for them.
