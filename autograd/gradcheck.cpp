@@ -53,7 +53,7 @@ double numeric(const std::function<Tensor(const Tensors&)>& f, const Tensors& in
   const auto at = [&](double moved) {
     value = moved;
     x.storage()->bump_version();
-    return raw::to_vector<double>(f(inputs));
+    return f(inputs).to_vector<double>();
   };
   const double high = kept + eps, low = kept - eps;
   const std::vector<double> above = at(high), below = at(low);
@@ -78,7 +78,7 @@ std::string gradcheck(const std::function<Tensor(const Tensors&)>& f, const Tens
   Generator generator(1);
   const Tensor dy = empty(y.shape(), DType::f64);
   uniform_(dy, -1, 1, generator);
-  const std::vector<double> weights = raw::to_vector<double>(dy);
+  const std::vector<double> weights = dy.to_vector<double>();
   const Tensors dense = analytic(f, inputs, dy), strided = analytic(f, inputs, spread(dy));
 
   for (size_t i = 0; i < inputs.size(); ++i) {

@@ -40,9 +40,4 @@ Tensor contiguous(const Tensor& t, MemoryFormat format = MemoryFormat::contiguou
 /// `t` itself if it has this dtype, else a converted copy of the same format.
 Tensor to(const Tensor& t, DType dtype);
 
-template <class T>
-std::vector<T> to_vector(const Tensor& t) {
-  return t.to_vector<T>();
-}
-
 }  // namespace quern::raw

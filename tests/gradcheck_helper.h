@@ -61,7 +61,7 @@ inline void check_gradients(const std::function<Tensor(const Tensors&)>& f, cons
 /// max |got - expected|; infinite where shapes differ or a NaN meets a number.
 inline double max_abs_difference(const Tensor& got, const Tensor& expected) {
   if (!got.defined() || !expected.defined() || got.shape() != expected.shape()) return INFINITY;
-  const auto a = raw::to_vector<double>(got), b = raw::to_vector<double>(expected);
+  const auto a = got.to_vector<double>(), b = expected.to_vector<double>();
   double largest = 0;
   for (size_t i = 0; i < a.size(); ++i) {
     if (a[i] == b[i] || (std::isnan(a[i]) && std::isnan(b[i]))) continue;
@@ -74,7 +74,7 @@ inline double max_abs_difference(const Tensor& got, const Tensor& expected) {
 /// |got - expected| / |expected|, Euclidean norms; infinite where shapes differ or anything is NaN.
 inline double relative_difference(const Tensor& got, const Tensor& expected) {
   if (!got.defined() || !expected.defined() || got.shape() != expected.shape()) return INFINITY;
-  const auto a = raw::to_vector<double>(got), b = raw::to_vector<double>(expected);
+  const auto a = got.to_vector<double>(), b = expected.to_vector<double>();
   double difference = 0, norm = 0;
   for (size_t i = 0; i < a.size(); ++i) {
     difference += (a[i] - b[i]) * (a[i] - b[i]);

@@ -50,7 +50,7 @@ Batch load_batch(const Options& options, MemoryFormat format) {
   const int64_t size = options.image_size.value_or(0);
   expect(size == 0 || (input->size(2) == size && input->size(3) == size),
          fmt::format("\"input\" of {0}x{0} pixels (--image-size)", size), input);
-  for (int64_t label : raw::to_vector<int64_t>(*target))
+  for (int64_t label : target->to_vector<int64_t>())
     check(label >= 0 && label < kClasses, "batch", "{}: expected labels of 0..{}, got {}",
           options.batch, kClasses - 1, label);
   return {raw::contiguous(*input, format), *target};

@@ -7,7 +7,7 @@ namespace quern::test {
 
 template <class F>
 Tensor zip(const Tensor& a, const Tensor& b, F f) {
-  auto x = raw::to_vector<double>(a), y = raw::to_vector<double>(b);
+  auto x = a.to_vector<double>(), y = b.to_vector<double>();
   for (size_t i = 0; i < x.size(); ++i) x[i] = f(x[i], y[i]);
   return raw::to(from_vector(x, a.shape()), promote(a.dtype(), b.dtype()));
 }
@@ -38,12 +38,12 @@ inline Tensor scale(const Tensor& x, double factor) {
 
 inline Tensor sum(const Tensor& x) {
   double total = 0;
-  for (const double value : raw::to_vector<double>(x)) total += value;
+  for (const double value : x.to_vector<double>()) total += value;
   return record(
       "sum", full({}, total, x.dtype()), {x},
       [shape = x.shape()](const Tensor& dy, Needs) -> Tensors { return {raw::expand(dy, shape)}; });
 }
 
-inline std::vector<double> values(const Tensor& t) { return raw::to_vector<double>(t); }
+inline std::vector<double> values(const Tensor& t) { return t.to_vector<double>(); }
 
 }  // namespace quern::test

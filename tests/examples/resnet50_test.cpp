@@ -234,8 +234,8 @@ TEST_CASE("the last step's gradients are those of the step before the update") {
            grads);
   const TensorDict w = load_safetensors(before), updated = load_safetensors(after);
   for (const auto& [name, grad] : load_safetensors(grads)) {
-    const auto p = raw::to_vector<double>(w.at(name)), q = raw::to_vector<double>(updated.at(name)),
-               g = raw::to_vector<double>(grad);
+    const auto p = w.at(name).to_vector<double>(), q = updated.at(name).to_vector<double>(),
+               g = grad.to_vector<double>();
     // p - lr·g with one or two roundings to f32; lr is a power of two; denormals go to zero.
     for (size_t i = 0; i < p.size(); ++i)
       REQUIRE(std::abs(p[i] - 0.25 * g[i] - q[i]) <=

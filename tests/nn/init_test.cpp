@@ -17,7 +17,7 @@ struct Moments {
 };
 
 Moments moments(const Tensor& t) {
-  auto values = raw::to_vector<double>(t);
+  auto values = t.to_vector<double>();
   double n = static_cast<double>(values.size()), mean = 0, squares = 0;
   for (double v : values) mean += v / n;
   for (double v : values) squares += (v - mean) * (v - mean) / n;
@@ -99,12 +99,12 @@ TEST_CASE("init: a seed gives the same values again, whatever the strides") {
   init::kaiming_normal_(a);
   manual_seed(3);
   init::kaiming_normal_(b);
-  CHECK(raw::to_vector<float>(a) == raw::to_vector<float>(b));
+  CHECK(a.to_vector<float>() == b.to_vector<float>());
   init::kaiming_normal_(b);
-  CHECK(raw::to_vector<float>(a) != raw::to_vector<float>(b));
+  CHECK(a.to_vector<float>() != b.to_vector<float>());
 
   Generator g(3), h(3);
   init::kaiming_normal_(a, {}, g);
   init::kaiming_normal_(b, {}, h);
-  CHECK(raw::to_vector<float>(a) == raw::to_vector<float>(b));
+  CHECK(a.to_vector<float>() == b.to_vector<float>());
 }

@@ -23,7 +23,7 @@ Strings state_names(const nn::Module& module) {
 }
 
 bool same_bits(const Tensor& a, const Tensor& b) {
-  return a.shape() == b.shape() && raw::to_vector<float>(a) == raw::to_vector<float>(b);
+  return a.shape() == b.shape() && a.to_vector<float>() == b.to_vector<float>();
 }
 
 }  // namespace
@@ -54,7 +54,7 @@ TEST_CASE("Linear") {
   raw::copy_(linear.bias, from_vector<float>({10, 20}));
   Tensor y = linear(from_vector<float>({1, 1, 1, 2, 0, 1}, {2, 1, 3}));
   CHECK(y.shape() == Shape{2, 1, 2});
-  CHECK(raw::to_vector<int>(y) == std::vector{16, 20, 15, 19});
+  CHECK(y.to_vector<int>() == std::vector{16, 20, 15, 19});
   CHECK(state_names(nn::Linear(3, 2, false)) == Strings{"weight"});
   CHECK_THROWS_AS(nn::Linear(0, 2), Error);
 }
@@ -69,11 +69,11 @@ TEST_CASE("BatchNorm2d: the batch's statistics in training, the running ones in 
   Tensor x = from_vector<float>({0, 2, 1, 5, 4, 6, 5, 1}, {2, 2, 1, 2});
   Tensor y = norm(x);
   const float invstd = 1 / std::sqrt(5.0f + 1e-5f);
-  auto values = raw::to_vector<float>(y);
+  auto values = y.to_vector<float>();
   for (auto [i, expected] : {std::pair{0, -3.0f}, {1, -1.0f}, {4, 1.0f}, {5, 3.0f}})
     CHECK(values[static_cast<size_t>(i)] == doctest::Approx(expected * invstd).epsilon(4e-7));
   CHECK(norm.num_batches_tracked.item<int64_t>() == 1);
-  CHECK(raw::to_vector<float>(norm.running_mean) == std::vector{0.75f, 0.75f});
+  CHECK(norm.running_mean.to_vector<float>() == std::vector{0.75f, 0.75f});
   CHECK(norm.running_var.data<float>()[0] == doctest::Approx(0.75 + 0.25 * 20 / 3).epsilon(4e-7));
 
   norm.eval();
@@ -81,7 +81,7 @@ TEST_CASE("BatchNorm2d: the batch's statistics in training, the running ones in 
   y = norm(x);
   CHECK(norm.num_batches_tracked.item<int64_t>() == 1);
   CHECK(same_bits(norm.running_mean, mean));
-  CHECK(raw::to_vector<float>(y)[0] ==
+  CHECK(y.to_vector<float>()[0] ==
         doctest::Approx(-0.75 / std::sqrt(0.75 + 0.25 * 20 / 3 + 1e-5)).epsilon(4e-7));
 
   CHECK_THROWS_WITH_AS(norm(ones({2, 2})), "[BatchNorm2d] input: expected [N,2,H,W], got f32 [2,2]",
@@ -99,7 +99,7 @@ TEST_CASE("LayerNorm") {
   CHECK(state_names(norm) == Strings{"weight", "bias"});
   CHECK(norm.weight.shape() == Shape{2, 2});
   raw::fill_(norm.bias, 10);
-  auto y = raw::to_vector<float>(norm(from_vector<float>({0, 2, 4, 6}, {1, 2, 2})));
+  auto y = norm(from_vector<float>({0, 2, 4, 6}, {1, 2, 2})).to_vector<float>();
   CHECK(y[0] == doctest::Approx(10 - 3 / std::sqrt(5 + 1e-5)).epsilon(4e-7));
   CHECK_THROWS_AS(nn::LayerNorm(Shape{}), Error);
   CHECK_THROWS_AS(nn::LayerNorm({0}), Error);
@@ -107,31 +107,31 @@ TEST_CASE("LayerNorm") {
 
 TEST_CASE("pools") {
   Tensor x = from_vector<float>({1, 2, 3, 4, 5, 6, 7, 8, 9}, {1, 1, 3, 3});
-  CHECK(raw::to_vector<int>(nn::MaxPool2d(2)(x)) == std::vector{5});
-  CHECK(raw::to_vector<int>(nn::MaxPool2d(2, {.stride = 1})(x)) == std::vector{5, 6, 8, 9});
-  CHECK(raw::to_vector<int>(nn::MaxPool2d(2, {.ceil_mode = true})(x)) == std::vector{5, 6, 8, 9});
-  CHECK(raw::to_vector<int>(nn::MaxPool2d(3, {.stride = 2, .padding = 1})(x)) ==
+  CHECK(nn::MaxPool2d(2)(x).to_vector<int>() == std::vector{5});
+  CHECK(nn::MaxPool2d(2, {.stride = 1})(x).to_vector<int>() == std::vector{5, 6, 8, 9});
+  CHECK(nn::MaxPool2d(2, {.ceil_mode = true})(x).to_vector<int>() == std::vector{5, 6, 8, 9});
+  CHECK(nn::MaxPool2d(3, {.stride = 2, .padding = 1})(x).to_vector<int>() ==
         std::vector{5, 6, 8, 9});
-  CHECK(raw::to_vector<int>(nn::MaxPool2d(2, {.stride = 1, .dilation = 2})(x)) == std::vector{9});
-  CHECK(raw::to_vector<int>(nn::AvgPool2d(2, {.stride = 1})(x)) == std::vector{3, 4, 6, 7});
-  CHECK(raw::to_vector<int>(nn::AvgPool2d({3, 1})(x)) == std::vector{4, 5, 6});
+  CHECK(nn::MaxPool2d(2, {.stride = 1, .dilation = 2})(x).to_vector<int>() == std::vector{9});
+  CHECK(nn::AvgPool2d(2, {.stride = 1})(x).to_vector<int>() == std::vector{3, 4, 6, 7});
+  CHECK(nn::AvgPool2d({3, 1})(x).to_vector<int>() == std::vector{4, 5, 6});
   Tensor padded = nn::AvgPool2d(2, {.stride = 3, .padding = 1})(x);
-  CHECK(raw::to_vector<float>(padded) == std::vector{0.25f, 0.75f, 1.75f, 2.25f});
+  CHECK(padded.to_vector<float>() == std::vector{0.25f, 0.75f, 1.75f, 2.25f});
   padded = nn::AvgPool2d(2, {.stride = 3, .padding = 1, .count_include_pad = false})(x);
-  CHECK(raw::to_vector<int>(padded) == std::vector{1, 3, 7, 9});
-  CHECK(raw::to_vector<int>(nn::AdaptiveAvgPool2d(1)(x)) == std::vector{5});
+  CHECK(padded.to_vector<int>() == std::vector{1, 3, 7, 9});
+  CHECK(nn::AdaptiveAvgPool2d(1)(x).to_vector<int>() == std::vector{5});
   CHECK(nn::AdaptiveAvgPool2d({3, 2})(x).shape() == Shape{1, 1, 3, 2});
 }
 
 TEST_CASE("ReLU, Flatten and Dropout") {
   Tensor x = from_vector<float>({-1, 2, -3, 4}, {1, 2, 1, 2});
-  CHECK(raw::to_vector<int>(nn::ReLU()(x)) == std::vector{0, 2, 0, 4});
+  CHECK(nn::ReLU()(x).to_vector<int>() == std::vector{0, 2, 0, 4});
   CHECK(nn::Flatten()(x).shape() == Shape{1, 4});
   CHECK(nn::Flatten(0, 1)(x).shape() == Shape{2, 1, 2});
 
   nn::Dropout dropout(0.25);
   Tensor many = ones({10000});
-  auto values = raw::to_vector<float>(dropout(many));
+  auto values = dropout(many).to_vector<float>();
   int kept = 0;
   for (float v : values) {
     CHECK((v == 0 || v == 1 / 0.75f));

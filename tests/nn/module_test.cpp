@@ -142,7 +142,7 @@ TEST_CASE("load_state_dict copies, and converts within kinds") {
   auto result = pair.load_state_dict(dict);
   CHECK(result.missing.empty());
   CHECK(result.unexpected.empty());
-  CHECK(raw::to_vector<float>(pair.first.weight) == std::vector<float>(6, 2.5f));
+  CHECK(pair.first.weight.to_vector<float>() == std::vector<float>(6, 2.5f));
   CHECK(pair.second.steps.item<int>() == 2);
   CHECK(pair.first.weight.dtype() == DType::f32);
   CHECK(pair.first.weight.requires_grad());
@@ -158,8 +158,8 @@ TEST_CASE("load_state_dict takes the module's own tensors as they were") {
                          : name == "second.mean" ? pair.first.mean
                                                  : tensor);
   pair.load_state_dict(swapped);
-  CHECK(raw::to_vector<float>(pair.first.mean) == std::vector<float>(3, 0));
-  CHECK(raw::to_vector<float>(pair.second.mean) == std::vector<float>(3, 5));
+  CHECK(pair.first.mean.to_vector<float>() == std::vector<float>(3, 0));
+  CHECK(pair.second.mean.to_vector<float>() == std::vector<float>(3, 5));
 }
 
 TEST_CASE("load_state_dict says all that is wrong and changes nothing") {
@@ -177,9 +177,9 @@ TEST_CASE("load_state_dict says all that is wrong and changes nothing") {
       "[], got f32 [])";
   auto expect_unchanged = [&] {
     for (const auto& [name, parameter] : pair.named_parameters())
-      for (float value : raw::to_vector<float>(parameter)) CHECK(value == 1);
+      for (float value : parameter.to_vector<float>()) CHECK(value == 1);
     for (const auto& [name, buffer] : pair.named_buffers())
-      for (float value : raw::to_vector<float>(buffer)) CHECK(value == 0);
+      for (float value : buffer.to_vector<float>()) CHECK(value == 0);
   };
   CHECK_THROWS_WITH_AS(pair.load_state_dict(dict),
                        ("[load_state_dict] dict: expected the 8 tensors of the module, got "

@@ -50,7 +50,7 @@ Tensor recipe_weight(std::string_view name, const Shape& shape, uint64_t stream)
 /// Projections on 16 vectors of random signs: E[(projection of d)²] = |d|². A bit tells a sign, 1
 /// is minus; values whose eight signs are the same are added up first.
 Digest digest(const Tensor& t, uint64_t stream) {
-  const auto values = raw::to_vector<float>(t);
+  const auto values = t.to_vector<float>();
   std::array<std::array<double, 256>, kProjections / 8> sums{};
   for (size_t i = 0; i < values.size(); i += 4) {
     const uint64_t block = i / 4;
@@ -104,7 +104,7 @@ Run train(bool amp, MemoryFormat format, bool fuse) {
     loss.backward();
     run.loss.push_back(loss.item());
     if (step == 0) {
-      run.logits = raw::to_vector<double>(logits);
+      run.logits = logits.to_vector<double>();
       TensorDict grads;
       for (const auto& [name, p] : model.named_parameters()) grads.insert(name, p.grad());
       run.grads = digests(grads);
@@ -222,7 +222,7 @@ TEST_CASE("resnet50 in bf16 autocast is as close to f64 as the roundings allow")
     for_each_quantity(run, [](const std::string& quantity, const auto& mine) {
       CAPTURE(quantity);
       const Values distance = distances(mine, goldens().at(quantity));
-      const Values pytorch = raw::to_vector<double>(goldens().at("pytorch_bf16." + quantity));
+      const Values pytorch = goldens().at("pytorch_bf16." + quantity).to_vector<double>();
       REQUIRE(distance.size() == pytorch.size());
       MESSAGE(quantity << ": worst " << worst(distance) << ", median " << median(distance)
                        << "; PyTorch: worst " << worst(pytorch) << ", median " << median(pytorch));

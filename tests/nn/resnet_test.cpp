@@ -120,15 +120,14 @@ TEST_CASE("resnet: initial values") {
   manual_seed(1);
   nn::ResNet net = small(nn::ResNet::Block::bottleneck, /*zero_init_residual=*/true);
   TensorDict state = net.state_dict();
-  auto w = raw::to_vector<double>(state.at("layer3.0.conv2.weight"));
+  auto w = state.at("layer3.0.conv2.weight").to_vector<double>();
   double squares = 0;
   for (double v : w) squares += v * v;
   double n = static_cast<double>(w.size()), variance = 2.0 / (256 * 9);        // 2 / fan_out
   CHECK(std::fabs(squares / n - variance) < 5 * variance * std::sqrt(2 / n));  // five deviations
   for (const auto& [name, tensor] : state) {
     if (name.find("bn") == std::string::npos || !name.ends_with("weight")) continue;
-    for (float v : raw::to_vector<float>(tensor))
-      REQUIRE(v == (name.ends_with("bn3.weight") ? 0 : 1));
+    for (float v : tensor.to_vector<float>()) REQUIRE(v == (name.ends_with("bn3.weight") ? 0 : 1));
   }
 }
 
@@ -191,12 +190,12 @@ TEST_CASE("resnet: a state_dict through a file gives the same bits") {
   TensorDict copied = b.state_dict();
   for (const auto& [name, tensor] : a.state_dict()) {
     Tensor copy = copied.at(name);
-    CHECK_MESSAGE(raw::to_vector<double>(copy) == raw::to_vector<double>(tensor), name);
+    CHECK_MESSAGE(copy.to_vector<double>() == tensor.to_vector<double>(), name);
     CHECK(copy.storage() != tensor.storage());
   }
   a.eval();
   b.eval();
-  CHECK(raw::to_vector<float>(a(x)) == raw::to_vector<float>(b(x)));
+  CHECK(a(x).to_vector<float>() == b(x).to_vector<float>());
 }
 
 TEST_CASE(
@@ -245,10 +244,10 @@ TEST_CASE("resnet: a batch evaluated in slabs has the bits of its images by them
       CAPTURE(amp);
       const AutocastGuard autocast(amp);
       const Tensor x = raw::contiguous(images, format);
-      const auto batch = raw::to_vector<float>(net(x));
+      const auto batch = net(x).to_vector<float>();
       std::vector<float> single;
       for (int64_t i = 0; i < 7; ++i)
-        for (float logit : raw::to_vector<float>(net(raw::slice(x, 0, i, i + 1))))
+        for (float logit : net(raw::slice(x, 0, i, i + 1)).to_vector<float>())
           single.push_back(logit);
       CHECK(batch == single);
     }

@@ -153,8 +153,8 @@ TEST_CASE("safetensors: what the format allows") {
   TemporaryFolder folder;
   TensorDict dict = load_safetensors(folder.write("swapped", file_of(swapped, "\1\2\3")));
   CHECK(dict.begin()->first == "b");
-  CHECK(raw::to_vector<int>(dict.at("b")) == std::vector{2, 3});
-  CHECK(raw::to_vector<int>(dict.at("a")) == std::vector{1});
+  CHECK(dict.at("b").to_vector<int>() == std::vector{2, 3});
+  CHECK(dict.at("a").to_vector<int>() == std::vector{1});
 
   CHECK(error_of(file_of(R"({"__metadata__":{}})")) == "");
   CHECK(error_of(file_of(one("F32", "[]", "[0,4]"), "\0\0\0\0"s)) == "");

@@ -56,7 +56,7 @@ TEST_CASE("a net of one's own trains, saves and loads") {
   copy.load_state_dict(net.state_dict());
   net.eval();
   copy.eval();
-  CHECK(raw::to_vector<float>(copy(x)) == raw::to_vector<float>(net(x)));
+  CHECK(copy(x).to_vector<float>() == net(x).to_vector<float>());
 }
 
 TEST_CASE("weights written through pointers that were taken once are seen in every step") {
@@ -84,7 +84,7 @@ TEST_CASE("weights written through pointers that were taken once are seen in eve
     CHECK(losses[1] == losses[3]);
     for (size_t i = 0; i < pointers.size(); ++i) {
       const Tensor p = copied.parameters()[i], grad = raw::contiguous(p.grad());
-      std::vector<float> next = raw::to_vector<float>(p);
+      std::vector<float> next = p.to_vector<float>();
       for (size_t j = 0; j < next.size(); ++j)
         pointers[i][j] = next[j] -= 0.1f * grad.data<float>()[j];
       raw::copy_(p, from_vector(next, p.shape()));

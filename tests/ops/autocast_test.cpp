@@ -60,7 +60,7 @@ TEST_CASE("a weight is cast once until it changes") {
   raw::fill_(w.detach(), 2);  // through another handle
   const Tensor second = autocast::lower(w);
   CHECK(second.storage() != first.storage());
-  CHECK(raw::to_vector<float>(second) == std::vector<float>(4, 2));
+  CHECK(second.to_vector<float>() == std::vector<float>(4, 2));
 }
 
 TEST_CASE("two leaves on one storage keep a copy each") {
@@ -104,7 +104,7 @@ TEST_CASE("the gradient of a weight is f32, over several forward and backward pa
     }
     y.backward(dy);
     CHECK(w.grad().dtype() == DType::f32);
-    const auto got = raw::to_vector<float>(w.grad()), given = raw::to_vector<float>(dy);
+    const auto got = w.grad().to_vector<float>(), given = dy.to_vector<float>();
     for (size_t i = 0; i < given.size(); ++i) CHECK(got[i] == static_cast<float>(pass) * given[i]);
   }
 }

@@ -18,7 +18,7 @@ constexpr MemoryFormat kFormats[] = {MemoryFormat::contiguous, MemoryFormat::cha
 /// Element [n, c, ...] of a contiguous f64 copy belongs to channel (i / pixels) % channels.
 struct Direct {
   explicit Direct(const Tensor& x)
-      : values(raw::to_vector<double>(x)),
+      : values(x.to_vector<double>()),
         channels(x.size(1)),
         pixels(x.numel() / (x.size(0) * channels)),
         mean(static_cast<size_t>(channels)),
@@ -35,7 +35,7 @@ struct Direct {
   }
   Tensor normalised(const Shape& shape, const Tensor& weight, const Tensor& bias,
                     double eps) const {
-    const auto w = raw::to_vector<double>(weight), b = raw::to_vector<double>(bias);
+    const auto w = weight.to_vector<double>(), b = bias.to_vector<double>();
     std::vector<double> y(values.size());
     for (size_t i = 0; i < y.size(); ++i) {
       const size_t c = channel(i);
@@ -59,8 +59,7 @@ TEST_CASE("batch_norm in training normalises and moves the running statistics") 
       const Tensor x = random({3, 19, 5, 7}, 1, dtype, format, -1, 3);
       const Tensor weight = random({19}, 2, parameter), bias = random({19}, 3, parameter);
       const Tensor mean = random({19}, 4, parameter), var = random({19}, 5, parameter);
-      const auto mean_before = raw::to_vector<double>(mean),
-                 var_before = raw::to_vector<double>(var);
+      const auto mean_before = mean.to_vector<double>(), var_before = var.to_vector<double>();
       const uint64_t version = mean.version();
 
       const Tensor y = batch_norm(x, mean, var, weight, bias, true, 0.25, 1e-3);
@@ -75,8 +74,8 @@ TEST_CASE("batch_norm in training normalises and moves the running statistics") 
       for (size_t c = 0; c < 19; ++c) {
         const double m = 0.75 * mean_before[c] + 0.25 * direct.mean[c];
         const double v = 0.75 * var_before[c] + 0.25 * direct.var[c] * 105 / 104;
-        CHECK_LE(std::abs(raw::to_vector<double>(mean)[c] - m), 16 * u);
-        CHECK_LE(std::abs(raw::to_vector<double>(var)[c] - v), 64 * u);
+        CHECK_LE(std::abs(mean.to_vector<double>()[c] - m), 16 * u);
+        CHECK_LE(std::abs(var.to_vector<double>()[c] - v), 64 * u);
       }
     }
 }
@@ -89,7 +88,7 @@ TEST_CASE("batch_norm in evaluation uses the running statistics and leaves them"
     const Tensor weight = random({5}, 4), bias = random({5}, 5);
     const uint64_t version = var.version();
     Direct direct(x);
-    direct.mean = raw::to_vector<double>(mean), direct.var = raw::to_vector<double>(var);
+    direct.mean = mean.to_vector<double>(), direct.var = var.to_vector<double>();
     const Tensor y = batch_norm(x, mean, var, weight, bias, false);
     CHECK_LE(max_abs_difference(y, direct.normalised(x.shape(), weight, bias, 1e-5)), 1e-14);
     CHECK(var.version() == version);
@@ -127,7 +126,7 @@ TEST_CASE("batch_norm of a constant is the bias, wherever it lies") {
           CAPTURE(value);
           const Tensor x = empty(shape, dtype, format);
           raw::fill_(x, value);
-          const double held = raw::to_vector<double>(x)[0];
+          const double held = x.to_vector<double>()[0];
           const DType parameter = dtype == DType::f64 ? DType::f64 : DType::f32;
           const Shape channels{shape[1]};
           const Tensor weight = random(channels, 1, parameter),
@@ -182,8 +181,7 @@ TEST_CASE("batch_norm in f32 is as exact far from zero as near it") {
         const double least = std::ranges::min(direct.var);
         const Tensor mean = raw::to(from_vector(direct.mean, channels), DType::f32);
         const Tensor var = raw::to(from_vector(direct.var, channels), DType::f32);
-        if (!training)
-          direct.mean = raw::to_vector<double>(mean), direct.var = raw::to_vector<double>(var);
+        if (!training) direct.mean = mean.to_vector<double>(), direct.var = var.to_vector<double>();
         const Tensor expected = direct.normalised(far.shape, weight, bias, 0);
         const Tensor y =
             batch_norm(x, raw::clone(mean), raw::clone(var), weight, bias, training, 0.1, 0);
@@ -331,7 +329,7 @@ TEST_CASE("batch_norm changes neither of its statistics if it cannot write to on
   CHECK_THROWS_WITH_AS(
       batch_norm(x, mean, raw::expand(ones({1}), {3}), {}, {}, true),
       "[batch_norm] running_var: expected no expanded dimension, got f32 [3] strides [0]", Error);
-  CHECK(raw::to_vector<double>(mean) == std::vector<double>(3, 0.0));
+  CHECK(mean.to_vector<double>() == std::vector<double>(3, 0.0));
   CHECK(mean.version() == zeros({3}).version());
 }
 
@@ -365,5 +363,5 @@ TEST_CASE("batch_norm refuses what it cannot do") {
       Error);
   CHECK_NOTHROW(batch_norm(ones({1, 3, 1, 1}), c, c, c, c, false));
   CHECK_THROWS_AS(batch_norm(x, c, c, c, c, true, 0.1, -1), Error);
-  CHECK(raw::to_vector<float>(c) == std::vector<float>(3, 1));  // nothing was changed
+  CHECK(c.to_vector<float>() == std::vector<float>(3, 1));  // nothing was changed
 }

@@ -9,7 +9,7 @@ using Values = std::vector<double>;
 
 namespace {
 
-Values values(const Tensor& t) { return raw::to_vector<double>(t); }
+Values values(const Tensor& t) { return t.to_vector<double>(); }
 
 }  // namespace
 

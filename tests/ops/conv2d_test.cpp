@@ -44,8 +44,8 @@ const Case kCases[] = {
 
 /// The definition, in f64, on logical indices.
 std::vector<double> oracle(const Case& c, const Tensor& x, const Tensor& w, const Tensor& b) {
-  const auto xs = raw::to_vector<double>(x), ws = raw::to_vector<double>(w);
-  const auto bs = b.defined() ? raw::to_vector<double>(b) : std::vector<double>(size_t(w.size(0)));
+  const auto xs = x.to_vector<double>(), ws = w.to_vector<double>();
+  const auto bs = b.defined() ? b.to_vector<double>() : std::vector<double>(size_t(w.size(0)));
   const int64_t height = x.size(2), width = x.size(3), kh = w.size(2), kw = w.size(3);
   const int64_t oh = (height + 2 * c.padding.h - c.dilation.h * (kh - 1) - 1) / c.stride.h + 1;
   const int64_t ow = (width + 2 * c.padding.w - c.dilation.w * (kw - 1) - 1) / c.stride.w + 1;
@@ -76,7 +76,7 @@ std::vector<double> oracle(const Case& c, const Tensor& x, const Tensor& w, cons
 /// that, and the result once by `store` of itself.
 double error(const Tensor& y, const std::vector<double>& expected, int64_t terms, double unit,
              double store) {
-  const auto got = raw::to_vector<double>(y);
+  const auto got = y.to_vector<double>();
   REQUIRE_EQ(got.size(), expected.size());
   const double k = static_cast<double>(terms + 1);
   double worst = 0;

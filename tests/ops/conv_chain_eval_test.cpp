@@ -94,17 +94,16 @@ auto rounded(DType dtype) {
 }
 Tensor widened(const Tensor& t) { return raw::to(t, DType::f64); }
 Tensor map_values(const Tensor& t, double (*f)(double)) {
-  auto values = raw::to_vector<double>(t);
+  auto values = t.to_vector<double>();
   for (double& v : values) v = f(v);
   return from_vector(values, t.shape());
 }
 
 /// Moves the norm's factor to the weight, which is then rounded to bf16, and all else to its bias.
 void fold(ConvStage& s) {
-  auto weight = raw::to_vector<float>(s.weight), shift = raw::to_vector<float>(s.bn_bias);
-  const auto mean = raw::to_vector<double>(s.running_mean),
-             var = raw::to_vector<double>(s.running_var),
-             factor = raw::to_vector<double>(s.bn_weight);
+  auto weight = s.weight.to_vector<float>(), shift = s.bn_bias.to_vector<float>();
+  const auto mean = s.running_mean.to_vector<double>(), var = s.running_var.to_vector<double>(),
+             factor = s.bn_weight.to_vector<double>();
   for (size_t c = 0; c < shift.size(); ++c) {
     const double scale = factor[c] / std::sqrt(var[c] + s.eps);
     shift[c] = static_cast<float>(shift[c] - mean[c] * scale);
@@ -147,10 +146,11 @@ double bound(const Case& c, DType dtype, double product) {
 /// The largest |got - expected| as a share of its bound.
 double error(const Case& c, const Network& network, const Tensor& x, const Tensor& got,
              double product = 0) {
-  const auto expected = raw::to_vector<double>(in_f64(network, false).composed(widened(x)));
-  const auto size = raw::to_vector<double>(
-      in_f64(network, true).composed(map_values(widened(x), [](double v) { return std::abs(v); })));
-  const auto values = raw::to_vector<double>(got);
+  const auto expected = in_f64(network, false).composed(widened(x)).to_vector<double>();
+  const auto size = in_f64(network, true)
+                        .composed(map_values(widened(x), [](double v) { return std::abs(v); }))
+                        .to_vector<double>();
+  const auto values = got.to_vector<double>();
   REQUIRE(values.size() == expected.size());
   double worst = 0;
   for (size_t i = 0; i < values.size(); ++i) {

@@ -53,7 +53,7 @@ TEST_CASE("conv_chain writes over a gradient only if nobody else sees it") {
     y.backward(dy);
     const Tensor twice = chain.x.grad();
     bool doubled = true;
-    const auto a = raw::to_vector<float>(once), b = raw::to_vector<float>(twice);
+    const auto a = once.to_vector<float>(), b = twice.to_vector<float>();
     for (size_t i = 0; i < a.size(); ++i) doubled &= b[i] == 2 * a[i];
     CHECK(doubled);
   }

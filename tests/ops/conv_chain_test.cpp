@@ -79,7 +79,7 @@ namespace {
 
 /// t becomes whole numbers, moved by `offset`.
 void make_whole(const Tensor& t, double factor, double offset = 0) {
-  auto values = raw::to_vector<double>(t);
+  auto values = t.to_vector<double>();
   for (double& v : values) v = std::floor(factor * v) + offset;
   raw::copy_(t, from_vector(values, t.shape()));
 }
@@ -269,7 +269,7 @@ TEST_CASE("conv_chain refuses what it cannot do, before anything has changed") {
     for (bool training : {true, false})
       CHECK_THROWS_WITH_AS(conv_chain(chain.x, wrong, training), message, Error);
   };
-  const std::vector<double> mean = raw::to_vector<double>(chain.stages[0].running_mean);
+  const std::vector<double> mean = chain.stages[0].running_mean.to_vector<double>();
   refuses({}, "[conv_chain] stages: expected at least one, got none");
   ConvChain wrong = chain.get();
   wrong.shortcut = Shortcut::identity;
@@ -297,5 +297,5 @@ TEST_CASE("conv_chain refuses what it cannot do, before anything has changed") {
                        Error);
   stages[0].running_var = {};
   CHECK_THROWS_AS(conv_chain(chain.x, wrong, false), Error);
-  CHECK(raw::to_vector<double>(chain.stages[0].running_mean) == mean);
+  CHECK(chain.stages[0].running_mean.to_vector<double>() == mean);
 }

@@ -12,10 +12,10 @@ TEST_CASE("to rounds to nearest even and keeps the format") {
   const Tensor y = to(x, DType::bf16);
   CHECK(y.dtype() == DType::bf16);
   CHECK(y.is_dense_as(MemoryFormat::channels_last));
-  const auto exact = raw::to_vector<float>(x), rounded = raw::to_vector<float>(y);
+  const auto exact = x.to_vector<float>(), rounded = y.to_vector<float>();
   for (size_t i = 0; i < exact.size(); ++i)
     CHECK(rounded[i] == static_cast<float>(bfloat16(exact[i])));
-  CHECK(raw::to_vector<int64_t>(to(from_vector<float>({-1.9f, 2.5f}), DType::i64)) ==
+  CHECK(to(from_vector<float>({-1.9f, 2.5f}), DType::i64).to_vector<int64_t>() ==
         std::vector<int64_t>{-1, 2});
 }
 

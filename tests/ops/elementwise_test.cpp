@@ -23,7 +23,7 @@ constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr auto kFirst = MemoryFormat::contiguous, kLast = MemoryFormat::channels_last;
 
 Tensor numbers(const std::vector<double>& values) { return from_vector(values); }
-std::vector<double> list(const Tensor& t) { return raw::to_vector<double>(t); }
+std::vector<double> list(const Tensor& t) { return t.to_vector<double>(); }
 
 /// dy/dx of f at x, elementwise.
 std::vector<double> slopes(const std::function<Tensor(const Tensor&)>& f, const Tensor& at) {
@@ -256,8 +256,8 @@ TEST_CASE("integers wrap around") {
 TEST_CASE("clamp keeps integers exact, and fractions of its bounds") {
   const int64_t big = (int64_t{1} << 60) + 1;
   const Tensor x = from_vector<int64_t>({-big, -1, 0, 3, big});
-  CHECK_EQ(raw::to_vector<int64_t>(clamp(x, 0)), std::vector<int64_t>{0, 0, 0, 3, big});
-  CHECK_EQ(raw::to_vector<int64_t>(clamp(x, -kInf, 2)), std::vector<int64_t>{-big, -1, 0, 2, 2});
+  CHECK_EQ(clamp(x, 0).to_vector<int64_t>(), std::vector<int64_t>{0, 0, 0, 3, big});
+  CHECK_EQ(clamp(x, -kInf, 2).to_vector<int64_t>(), std::vector<int64_t>{-big, -1, 0, 2, 2});
   const Tensor y = clamp(x, -0.5, 2.5);
   CHECK_EQ(y.dtype(), DType::f32);
   CHECK_EQ(list(y), std::vector<double>{-0.5, -0.5, 0, 2.5, 2.5});

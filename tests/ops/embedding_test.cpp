@@ -13,7 +13,7 @@ TEST_CASE("rows of the table, in any layout and dtype") {
     const Tensor weight = random({4, 5}, 1, dtype);
     const Tensor y = embedding(indices, weight);
     CHECK(y.shape() == Shape{2, 3, 5});
-    const auto index = raw::to_vector<int64_t>(indices);
+    const auto index = indices.to_vector<int64_t>();
     const Tensor rows = raw::reshape(y, {6, 5});
     for (int64_t i = 0; i < 6; ++i)
       CHECK(same_bits(raw::select(rows, 0, i),

@@ -83,8 +83,8 @@ void check_linear(const Op& op, const Op& definition, const Tensors& inputs, uin
     CAPTURE(t);
     REQUIRE_EQ(got[t].shape(), expected[t].shape());
     const double store = got[t].dtype() == DType::bf16 ? 0x1p-8 : 0;
-    const auto g = raw::to_vector<double>(got[t]), e = raw::to_vector<double>(expected[t]);
-    const auto s = raw::to_vector<double>(sizes[t]), k = raw::to_vector<double>(terms[t]);
+    const auto g = got[t].to_vector<double>(), e = expected[t].to_vector<double>();
+    const auto s = sizes[t].to_vector<double>(), k = terms[t].to_vector<double>();
     size_t wrong = 0;
     for (size_t i = 0; i < g.size(); ++i) {
       const double sum = (k[i] + 2 + static_cast<double>(extra_terms)) * 0x1p-24 * s[i];

@@ -50,7 +50,7 @@ struct Distance {
   double difference = 0, norm = 0;
 
   Distance(const Tensor& got, const Tensor& expected) {
-    const auto a = raw::to_vector<double>(got), b = raw::to_vector<double>(expected);
+    const auto a = got.to_vector<double>(), b = expected.to_vector<double>();
     for (size_t i = 0; i < a.size(); ++i) {
       if (std::isnan(a[i]) && std::isnan(b[i])) continue;
       if (a[i] != b[i]) difference += (a[i] - b[i]) * (a[i] - b[i]);
@@ -74,8 +74,8 @@ double relative_bound(DType dtype, int64_t terms = 0) {
 /// Every element off by at most `by` of its size, this way or that.
 Tensor shaken(const Tensor& t, double by) {
   if (!t.defined() || !is_floating(t.dtype())) return t;
-  auto values = raw::to_vector<double>(t);
-  const auto ways = raw::to_vector<double>(random({t.numel()}, 98));
+  auto values = t.to_vector<double>();
+  const auto ways = random({t.numel()}, 98).to_vector<double>();
   for (size_t i = 0; i < values.size(); ++i) values[i] *= 1 + by * ways[i];
   return raw::to(from_vector(values, t.shape()), t.dtype());
 }

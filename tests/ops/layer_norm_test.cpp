@@ -13,8 +13,8 @@ namespace {
 
 Tensor direct(const Tensor& x, int64_t columns, const Tensor& weight, const Tensor& bias,
               double eps) {
-  auto values = raw::to_vector<double>(x);
-  const auto w = raw::to_vector<double>(weight), b = raw::to_vector<double>(bias);
+  auto values = x.to_vector<double>();
+  const auto w = weight.to_vector<double>(), b = bias.to_vector<double>();
   const size_t n = static_cast<size_t>(columns);
   for (size_t row = 0; row < values.size(); row += n) {
     double mean = 0, var = 0;

@@ -23,11 +23,11 @@ namespace {
 /// Σ_p a[i, p]·b[j, p] (+ bias[j]) for the rows i of a and j of b, against `got`. Every term meets
 /// at most k + 2 roundings of the accumulator; bf16 is rounded once more.
 void check_rows(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& got) {
-  const auto x = raw::to_vector<double>(a), w = raw::to_vector<double>(b);
-  const auto y = raw::to_vector<double>(got);
+  const auto x = a.to_vector<double>(), w = b.to_vector<double>();
+  const auto y = got.to_vector<double>();
   const auto k = static_cast<size_t>(a.size(-1)), n = static_cast<size_t>(b.size(0));
   const std::vector<double> add =
-      bias.defined() ? raw::to_vector<double>(bias) : std::vector<double>(n);
+      bias.defined() ? bias.to_vector<double>() : std::vector<double>(n);
   REQUIRE(y.size() * k == x.size() * n);
   const double u = got.dtype() == DType::f64 ? DBL_EPSILON : FLT_EPSILON / 2;
   const double roundings = static_cast<double>(k + 2);
@@ -108,13 +108,13 @@ TEST_CASE("linear's gradients in f32 and bf16") {
 }
 
 TEST_CASE("linear without rows or without inputs") {
-  CHECK(raw::to_vector<double>(linear(empty({2, 0}), empty({3, 0}), ones({3}))) ==
+  CHECK(linear(empty({2, 0}), empty({3, 0}), ones({3})).to_vector<double>() ==
         std::vector<double>(6, 1.0));
   Tensor weight = random({3, 4}, 1, DType::f32).requires_grad_();
   Tensor bias = random({3}, 2, DType::f32).requires_grad_();
   linear(empty({0, 4}), weight, bias).backward(empty({0, 3}));
-  CHECK(raw::to_vector<double>(weight.grad()) == std::vector<double>(12, 0.0));
-  CHECK(raw::to_vector<double>(bias.grad()) == std::vector<double>(3, 0.0));
+  CHECK(weight.grad().to_vector<double>() == std::vector<double>(12, 0.0));
+  CHECK(bias.grad().to_vector<double>() == std::vector<double>(3, 0.0));
 }
 
 TEST_CASE("linear sees a weight that was changed in place") {
@@ -146,9 +146,9 @@ TEST_CASE("linear gives the same bits for any number of threads") {
     Tensor bias = random({140}, 3, DType::f32).requires_grad_();
     const Tensor y = linear(x, weight, bias);
     y.backward(random({130, 140}, 4, DType::f32));
-    std::vector<float> all = raw::to_vector<float>(y);
+    std::vector<float> all = y.to_vector<float>();
     for (const Tensor& t : {x, weight, bias})
-      for (float value : raw::to_vector<float>(t.grad())) all.push_back(value);
+      for (float value : t.grad().to_vector<float>()) all.push_back(value);
     results.push_back(all);
   }
   CHECK(results[0] == results[1]);

@@ -16,7 +16,7 @@ namespace {
 constexpr auto kFirst = MemoryFormat::contiguous, kLast = MemoryFormat::channels_last;
 constexpr Reduction kReductions[] = {Reduction::mean, Reduction::sum, Reduction::none};
 
-std::vector<double> list(const Tensor& t) { return raw::to_vector<double>(t); }
+std::vector<double> list(const Tensor& t) { return t.to_vector<double>(); }
 
 Tensor classes(const Shape& shape, int64_t count, uint64_t seed) {
   Tensor t = empty(shape, DType::f64);
@@ -31,7 +31,7 @@ std::vector<double> expected(const Tensor& x, const Tensor& target, const Tensor
                              bool log_probabilities) {
   const int64_t count = x.size(1), inner = x.numel() / (x.size(0) * count);
   const auto values = list(x);
-  const auto targets = raw::to_vector<int64_t>(target);
+  const auto targets = target.to_vector<int64_t>();
   const auto w =
       weight.defined() ? list(weight) : std::vector<double>(static_cast<size_t>(count), 1);
   std::vector<double> losses;

@@ -29,7 +29,7 @@ struct Naive {
     const auto expanded = [&](const Tensor& t) {
       Shape shape = all;
       shape.push_back(t.size(-2)), shape.push_back(t.size(-1));
-      return raw::to_vector<double>(raw::expand(t, shape));
+      return raw::expand(t, shape).to_vector<double>();
     };
     const std::vector<double> x = expanded(a), y = expanded(b);
     const auto m = static_cast<size_t>(a.size(-2)), k = static_cast<size_t>(a.size(-1)),
@@ -51,7 +51,7 @@ struct Naive {
 /// is rounded once more.
 void check_product(const Tensor& a, const Tensor& b, const Tensor& y) {
   const Naive expected(a, b);
-  const std::vector<double> got = raw::to_vector<double>(y);
+  const std::vector<double> got = y.to_vector<double>();
   REQUIRE(got.size() == expected.value.size());
   const double u = y.dtype() == DType::f64 ? DBL_EPSILON : FLT_EPSILON / 2;
   int64_t wrong = 0;
@@ -149,11 +149,10 @@ TEST_CASE("matmul multiplies rows that are one, and that overlap") {
 TEST_CASE("matmul of nothing") {
   CHECK(matmul(empty({0, 3}), empty({3, 2})).shape() == Shape{0, 2});
   CHECK(matmul(empty({0, 2, 3}), empty({3, 2})).shape() == Shape{0, 2, 2});
-  CHECK(raw::to_vector<double>(matmul(empty({2, 0}), empty({0, 2}))) ==
-        std::vector<double>(4, 0.0));
+  CHECK(matmul(empty({2, 0}), empty({0, 2})).to_vector<double>() == std::vector<double>(4, 0.0));
   Tensor b = random({3, 2}, 1, DType::f32).requires_grad_();
   matmul(empty({0, 2, 3}), b).backward(empty({0, 2, 2}));
-  CHECK(raw::to_vector<double>(b.grad()) == std::vector<double>(6, 0.0));
+  CHECK(b.grad().to_vector<double>() == std::vector<double>(6, 0.0));
 }
 
 TEST_CASE("matmul under autocast computes in bf16") {

@@ -19,7 +19,7 @@ constexpr MemoryFormat kFormats[] = {MemoryFormat::contiguous, MemoryFormat::cha
 /// Fills y [N,C,OH,OW] with f(plane of x, oh, ow).
 template <class F>
 Tensor by_plane(const Tensor& x, int64_t oh, int64_t ow, F f) {
-  const auto values = raw::to_vector<double>(x);
+  const auto values = x.to_vector<double>();
   std::vector<double> y;
   const int64_t plane = x.size(2) * x.size(3);
   for (int64_t p = 0; p < x.size(0) * x.size(1); ++p)
@@ -74,10 +74,10 @@ TEST_CASE("max_pool2d gives the gradient to the first maximum, and a NaN wins") 
       raw::fill_(raw::select(raw::select(x, 2, 1), 2, 2), NAN);
       x.requires_grad_();
       const Tensor y = max_pool2d(x, 2);
-      CHECK(raw::to_vector<float>(y)[0] == 1);
-      CHECK(std::isnan(raw::to_vector<float>(y)[1]));
+      CHECK(y.to_vector<float>()[0] == 1);
+      CHECK(std::isnan(y.to_vector<float>()[1]));
       y.backward(full({1, channels, 1, 2}, 2));
-      const auto dx = raw::to_vector<float>(x.grad());
+      const auto dx = x.grad().to_vector<float>();
       for (size_t c = 0; c < static_cast<size_t>(channels); ++c)
         CHECK(std::vector<float>(dx.begin() + static_cast<long>(c * 8),
                                  dx.begin() + static_cast<long>(c * 8 + 8)) ==
@@ -94,7 +94,7 @@ TEST_CASE("max_pool2d numbers more taps than a float counts") {
     max_pool2d(x64, kernel, 1, kernel / 2).backward(ones({1, 3, 5, 5}, DType::f64));
     y.backward(ones({1, 3, 5, 5}));
     CHECK(max_abs_difference(x.grad(), x64.grad()) == 0);
-    const auto gradients = raw::to_vector<double>(x.grad());
+    const auto gradients = x.grad().to_vector<double>();
     CHECK(std::count(gradients.begin(), gradients.end(), 25) == 3);
   }
 }

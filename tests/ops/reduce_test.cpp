@@ -21,8 +21,8 @@ namespace {
 constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr auto kFirst = MemoryFormat::contiguous, kLast = MemoryFormat::channels_last;
 
-std::vector<double> list(const Tensor& t) { return raw::to_vector<double>(t); }
-std::vector<int64_t> indices(const Tensor& t) { return raw::to_vector<int64_t>(t); }
+std::vector<double> list(const Tensor& t) { return t.to_vector<double>(); }
+std::vector<int64_t> indices(const Tensor& t) { return t.to_vector<int64_t>(); }
 
 /// x's elements along `dim`, for each of the others in logical order.
 std::vector<std::vector<double>> rows_along(const Tensor& x, int dim) {

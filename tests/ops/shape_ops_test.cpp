@@ -15,7 +15,7 @@ namespace {
 Tensor counting(const Shape& shape) {
   return raw::reshape(arange(numel(shape), DType::f64), shape);
 }
-Values values(const Tensor& t) { return raw::to_vector<double>(t); }
+Values values(const Tensor& t) { return t.to_vector<double>(); }
 
 /// gradcheck of f on leaves of this shape: dense, strided and, for four dimensions, channels_last.
 void check_layouts(const Shape& shape, const std::function<Tensor(const Tensor&)>& f) {

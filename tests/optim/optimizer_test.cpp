@@ -43,7 +43,7 @@ bool same_bits(const Tensor& a, const Tensor& b) {
 template <class Algorithm, class Options>
 void check_against_oracle(Tensor param, Options options) {
   std::vector<Oracle> oracles;
-  for (double value : raw::to_vector<double>(param))
+  for (double value : param.to_vector<double>())
     oracles.push_back(testing::oracle(param.dtype(), value));
 
   Algorithm optimizer({param}, options);
@@ -53,7 +53,7 @@ void check_against_oracle(Tensor param, Options options) {
     param.set_grad(grad);
     optimizer.step();
 
-    const auto gradients = raw::to_vector<double>(grad), actual = raw::to_vector<double>(param);
+    const auto gradients = grad.to_vector<double>(), actual = param.to_vector<double>();
     for (size_t i = 0; i < oracles.size(); ++i) {
       oracles[i].step(gradients[i], options);
       CAPTURE(step);

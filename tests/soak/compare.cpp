@@ -87,7 +87,7 @@ Tensors evaluate(const Node& node, const Tensors& operands, const Tensor& dy) {
 }
 
 using Numbers = std::vector<double>;
-Numbers numbers(const Tensor& t) { return t.defined() ? raw::to_vector<double>(t) : Numbers(); }
+Numbers numbers(const Tensor& t) { return t.defined() ? t.to_vector<double>() : Numbers(); }
 
 struct Expected {
   Numbers value, noise;  // r

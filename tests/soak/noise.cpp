@@ -24,7 +24,7 @@ Tensor factors(const Shape& shape) {
 
 double largest(const Tensor& x) {
   double size = 0;
-  for (const double element : raw::to_vector<double>(x)) size = std::max(size, std::abs(element));
+  for (const double element : x.to_vector<double>()) size = std::max(size, std::abs(element));
   return size;
 }
 

@@ -41,7 +41,7 @@ struct Named {
 
 double smallest(const Tensor& t) {
   double least = INFINITY;
-  for (const double element : raw::to_vector<double>(t)) least = std::min(least, element);
+  for (const double element : t.to_vector<double>()) least = std::min(least, element);
   return least;
 }
 

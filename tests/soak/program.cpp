@@ -68,7 +68,7 @@ size_t Drawing::add(Node node) {
     y = node.apply(inputs);
   }
   check(y.numel() <= kMost, "soak", "too many");
-  for (const double element : raw::to_vector<double>(y))
+  for (const double element : y.to_vector<double>())
     check(std::abs(element) <= kLarge, "soak", "too large");
   for (const size_t input : node.inputs) ++consumers_[input];
   values_.push_back(raw::contiguous(y));

@@ -149,26 +149,25 @@ TEST_CASE("copy_: floats become integers towards zero, within the integer's rang
   const double inf = std::numeric_limits<double>::infinity();
   const double nan = std::numeric_limits<double>::quiet_NaN();
   const Tensor t = from_vector<double>({-0.9, 0.9, -1.9, 255.9, 256, 1e30, -1e30, inf, -inf, nan});
-  CHECK(raw::to_vector<uint8_t>(t) == std::vector<uint8_t>{0, 0, 0, 255, 255, 255, 0, 255, 0, 0});
+  CHECK(t.to_vector<uint8_t>() == std::vector<uint8_t>{0, 0, 0, 255, 255, 255, 0, 255, 0, 0});
   const int64_t low = INT64_MIN, high = INT64_MAX;
-  CHECK(raw::to_vector<int64_t>(t) ==
+  CHECK(t.to_vector<int64_t>() ==
         std::vector<int64_t>{0, 0, -1, 255, 256, high, low, high, low, 0});
-  CHECK(raw::to_vector<int32_t>(from_vector<double>({2147483647.5, -2147483648.5, 2147483648.0})) ==
+  CHECK(from_vector<double>({2147483647.5, -2147483648.5, 2147483648.0}).to_vector<int32_t>() ==
         std::vector<int32_t>{INT32_MAX, INT32_MIN, INT32_MAX});
-  CHECK(raw::to_vector<bool>(from_vector<double>({0.5, -0.0, nan, 256})) ==
+  CHECK(from_vector<double>({0.5, -0.0, nan, 256}).to_vector<bool>() ==
         std::vector<bool>{true, false, true, true});
 }
 
 TEST_CASE("copy_: integers keep every bit that fits") {
   const int64_t big = (int64_t{1} << 53) + 1;  // no double
-  CHECK(raw::to_vector<int32_t>(from_vector<int64_t>({big, -1, int64_t{1} << 31})) ==
+  CHECK((from_vector<int64_t>({big, -1, int64_t{1} << 31})).to_vector<int32_t>() ==
         std::vector<int32_t>{1, -1, INT32_MIN});
-  CHECK(raw::to_vector<uint8_t>(from_vector<int32_t>({256, 257, -1})) ==
+  CHECK(from_vector<int32_t>({256, 257, -1}).to_vector<uint8_t>() ==
         std::vector<uint8_t>{0, 1, 255});
-  CHECK(raw::to_vector<bool>(from_vector<int64_t>({int64_t{1} << 40, 0})) ==
+  CHECK((from_vector<int64_t>({int64_t{1} << 40, 0})).to_vector<bool>() ==
         std::vector<bool>{true, false});
-  CHECK(raw::to_vector<int64_t>(raw::clone(from_vector<int64_t>({big}))) ==
-        std::vector<int64_t>{big});
+  CHECK(raw::clone(from_vector<int64_t>({big})).to_vector<int64_t>() == std::vector<int64_t>{big});
 }
 
 TEST_CASE("copy_: every bf16 through f32 and f64, as bits") {
@@ -176,9 +175,9 @@ TEST_CASE("copy_: every bf16 through f32 and f64, as bits") {
   for (uint32_t bits = 0; bits < 0x10000; ++bits)
     all.push_back(bfloat16::from_bits(static_cast<uint16_t>(bits)));
   const Tensor t = from_vector(all);
-  const std::vector<float> wide = raw::to_vector<float>(t);
-  const std::vector<bfloat16> back = raw::to_vector<bfloat16>(raw::to(t, DType::f32));
-  const std::vector<bfloat16> through_f64 = raw::to_vector<bfloat16>(raw::to(t, DType::f64));
+  const std::vector<float> wide = t.to_vector<float>();
+  const std::vector<bfloat16> back = raw::to(t, DType::f32).to_vector<bfloat16>();
+  const std::vector<bfloat16> through_f64 = raw::to(t, DType::f64).to_vector<bfloat16>();
   for (uint32_t bits = 0; bits < 0x10000; ++bits) {
     const bool nan = (bits & 0x7fff) > 0x7f80, denormal = (bits & 0x7f80) == 0;
     REQUIRE(std::bit_cast<uint32_t>(wide[bits]) == bits << 16);
@@ -191,13 +190,13 @@ TEST_CASE("copy_: every bf16 through f32 and f64, as bits") {
 TEST_CASE("copy_: a source that overlaps the destination is read first") {
   Tensor t = arange(10, DType::f32);
   raw::copy_(raw::slice(t, 0, 1, 10), raw::slice(t, 0, 0, 9));
-  CHECK(raw::to_vector<float>(t) == std::vector<float>{0, 0, 1, 2, 3, 4, 5, 6, 7, 8});
+  CHECK(t.to_vector<float>() == std::vector<float>{0, 0, 1, 2, 3, 4, 5, 6, 7, 8});
   Tensor square = raw::reshape(arange(9), {3, 3});
   raw::copy_(square, raw::transpose(square, 0, 1));
-  CHECK(raw::to_vector<int64_t>(square) == std::vector<int64_t>{0, 3, 6, 1, 4, 7, 2, 5, 8});
+  CHECK(square.to_vector<int64_t>() == std::vector<int64_t>{0, 3, 6, 1, 4, 7, 2, 5, 8});
   Tensor halves = arange(8);
   raw::copy_(raw::slice(halves, 0, 0, 4), raw::slice(halves, 0, 4, 8));
-  CHECK(raw::to_vector<int64_t>(halves) == std::vector<int64_t>{4, 5, 6, 7, 4, 5, 6, 7});
+  CHECK(halves.to_vector<int64_t>() == std::vector<int64_t>{4, 5, 6, 7, 4, 5, 6, 7});
 }
 
 TEST_CASE("copy_: errors change nothing") {
@@ -233,7 +232,7 @@ TEST_CASE("copy_ and fill_: not to windows that overlap, but to any others") {
   CHECK(t.version() == before);
   const Tensor interleaved = raw::as_strided(t, {2, 2}, {3, 2}, 0);  // places 0, 2, 3 and 5
   raw::copy_(interleaved, ones({2, 2}));
-  CHECK(raw::to_vector<double>(t) == std::vector<double>{1, 0, 1, 1, 0, 1, 0, 0, 0, 0});
+  CHECK(t.to_vector<double>() == std::vector<double>{1, 0, 1, 1, 0, 1, 0, 0, 0, 0});
 }
 
 TEST_CASE("fill_: every dtype, whatever the strides") {
@@ -243,12 +242,12 @@ TEST_CASE("fill_: every dtype, whatever the strides") {
     const uint64_t version = t.version();
     raw::fill_(inner, 1);
     CHECK(t.version() == version + 1);
-    CHECK(raw::to_vector<double>(inner) == std::vector<double>(1000, 1));
+    CHECK(inner.to_vector<double>() == std::vector<double>(1000, 1));
     double sum = 0;
-    for (double value : raw::to_vector<double>(t)) sum += value;
+    for (double value : t.to_vector<double>()) sum += value;
     CHECK(sum == 1000);
   }
-  CHECK(raw::to_vector<float>(full({100'000}, -1.5))[99'999] == -1.5f);
+  CHECK(full({100'000}, -1.5).to_vector<float>()[99'999] == -1.5f);
   raw::fill_(zeros({0}), 1);
 }
 
@@ -257,7 +256,7 @@ TEST_CASE("clone, contiguous and to") {
   const Tensor c = raw::clone(t);
   CHECK(c.strides() == t.strides());
   CHECK(c.storage() != t.storage());
-  CHECK(raw::to_vector<float>(c) == raw::to_vector<float>(t));
+  CHECK(c.to_vector<float>() == t.to_vector<float>());
   CHECK(raw::contiguous(t, MemoryFormat::channels_last).is_same(t));
   CHECK(raw::contiguous(t).is_dense_as(MemoryFormat::contiguous));
   CHECK(raw::to(t, DType::f32).is_same(t));

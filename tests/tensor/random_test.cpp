@@ -115,7 +115,7 @@ TEST_CASE("random: seeds and streams differ") {
   const Tensor a = empty({10}), b = empty({10});
   uniform_(a, 0, 1, generator);
   uniform_(b, 0, 1, generator);
-  CHECK(raw::to_vector<float>(a) != raw::to_vector<float>(b));
+  CHECK(a.to_vector<float>() != b.to_vector<float>());
 }
 
 TEST_CASE("random: tensors in logical order whatever the strides and dtype") {
@@ -127,27 +127,26 @@ TEST_CASE("random: tensors in logical order whatever the strides and dtype") {
     const uint64_t version = other.version();
     normal_(other, 1, 2, second);
     CHECK(other.version() > version);
-    CHECK(raw::to_vector<double>(other) == raw::to_vector<double>(raw::to(dense, dtype)));
+    CHECK(other.to_vector<double>() == raw::to(dense, dtype).to_vector<double>());
   }
   manual_seed(1);
-  const std::vector<float> a = raw::to_vector<float>(randn({3, 3})),
-                           b = raw::to_vector<float>(rand({3}));
+  const std::vector<float> a = randn({3, 3}).to_vector<float>(), b = rand({3}).to_vector<float>();
   manual_seed(1);
-  CHECK(raw::to_vector<float>(randn({3, 3})) == a);
-  CHECK(raw::to_vector<float>(rand({3})) == b);
+  CHECK(randn({3, 3}).to_vector<float>() == a);
+  CHECK(rand({3}).to_vector<float>() == b);
   const Tensor u = empty({10'000}, DType::f64);
   uniform_(u, -3, 5);
-  for (double x : raw::to_vector<double>(u)) REQUIRE((x >= -3 && x < 5));
+  for (double x : u.to_vector<double>()) REQUIRE((x >= -3 && x < 5));
 }
 
 TEST_CASE("random: uniform numbers stay below their bound in every dtype") {
   manual_seed(7);
   const auto largest = [](const Tensor& t) {
-    const std::vector<double> values = raw::to_vector<double>(t);
+    const std::vector<double> values = t.to_vector<double>();
     return *std::max_element(values.begin(), values.end());
   };
   const auto least = [](const Tensor& t) {
-    const std::vector<double> values = raw::to_vector<double>(t);
+    const std::vector<double> values = t.to_vector<double>();
     return *std::min_element(values.begin(), values.end());
   };
   for (DType dtype : {DType::bf16, DType::f32, DType::f64}) {
@@ -187,7 +186,7 @@ TEST_CASE("random: randint keeps to its range in every dtype") {
         {INT64_MIN, INT64_MAX, DType::f32, INT64_MIN, INT64_MAX - (int64_t{1} << 39) + 1},
         {INT64_MIN, INT64_MAX, DType::f64, INT64_MIN, INT64_MAX - (int64_t{1} << 10) + 1},
         {0, 256, DType::u8, 0, 255}}) {
-    const std::vector<double> values = raw::to_vector<double>(randint(low, high, {50'000}, dtype));
+    const std::vector<double> values = randint(low, high, {50'000}, dtype).to_vector<double>();
     const auto [a, b] = std::minmax_element(values.begin(), values.end());
     CHECK(*a >= static_cast<double>(least));
     CHECK(*b <= static_cast<double>(most));
@@ -202,13 +201,12 @@ TEST_CASE("random: randint keeps to its range in every dtype") {
 
 TEST_CASE("random: randint reaches its bounds and nothing else") {
   manual_seed(2);
-  const std::vector<int64_t> values = raw::to_vector<int64_t>(randint(-2, 3, {1000}));
+  const std::vector<int64_t> values = randint(-2, 3, {1000}).to_vector<int64_t>();
   CHECK(std::set<int64_t>(values.begin(), values.end()) == std::set<int64_t>{-2, -1, 0, 1, 2});
-  CHECK(raw::to_vector<int64_t>(randint(5, 6, {3})) == std::vector<int64_t>{5, 5, 5});
+  CHECK(randint(5, 6, {3}).to_vector<int64_t>() == std::vector<int64_t>{5, 5, 5});
   CHECK(randint(0, 10, {4}, DType::u8).dtype() == DType::u8);
   int negative = 0;
-  for (int64_t x : raw::to_vector<int64_t>(randint(INT64_MIN, INT64_MAX, {1000})))
-    negative += x < 0;
+  for (int64_t x : randint(INT64_MIN, INT64_MAX, {1000}).to_vector<int64_t>()) negative += x < 0;
   CHECK(std::abs(negative - 500) < 5 * 16);
 }
 

@@ -11,17 +11,17 @@
 using namespace quern;
 
 TEST_CASE("tensor: factories") {
-  CHECK(raw::to_vector<float>(zeros({2, 2})) == std::vector<float>(4, 0));
-  CHECK(raw::to_vector<double>(full({3}, 0.1, DType::f64)) == std::vector<double>(3, 0.1));
-  CHECK(raw::to_vector<int64_t>(arange(4)) == std::vector<int64_t>{0, 1, 2, 3});
-  CHECK(raw::to_vector<float>(arange(3, DType::bf16)) == std::vector<float>{0, 1, 2});
+  CHECK(zeros({2, 2}).to_vector<float>() == std::vector<float>(4, 0));
+  CHECK(full({3}, 0.1, DType::f64).to_vector<double>() == std::vector<double>(3, 0.1));
+  CHECK(arange(4).to_vector<int64_t>() == std::vector<int64_t>{0, 1, 2, 3});
+  CHECK(arange(3, DType::bf16).to_vector<float>() == std::vector<float>{0, 1, 2});
   CHECK(arange(0).numel() == 0);
-  CHECK(raw::to_vector<bool>(ones({2}, DType::boolean)) == std::vector<bool>{true, true});
+  CHECK(ones({2}, DType::boolean).to_vector<bool>() == std::vector<bool>{true, true});
   CHECK(full({}, 7).item() == 7);
   const Tensor t = from_vector<int32_t>({1, 2, 3, 4, 5, 6}, {2, 3});
   CHECK(t.dtype() == DType::i32);
   CHECK(raw::select(t, 0, 1).data<int32_t>()[0] == 4);
-  CHECK(raw::to_vector<float>(ones_like(t)) == std::vector<float>(6, 1));
+  CHECK(ones_like(t).to_vector<float>() == std::vector<float>(6, 1));
   CHECK(zeros_like(t).dtype() == DType::i32);
 
   const Tensor image = empty({2, 3, 4, 5}, DType::bf16, MemoryFormat::channels_last);

@@ -11,7 +11,7 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 
-Ints ints(const Tensor& t) { return raw::to_vector<int64_t>(t); }
+Ints ints(const Tensor& t) { return t.to_vector<int64_t>(); }
 
 /// 0, 1, 2, ... in logical order.
 Tensor counted(const Shape& shape) { return raw::reshape(arange(numel(shape)), shape); }

@@ -219,7 +219,7 @@ TEST_CASE("threads save to one path and load from it") {
     for (int turn = 0; turn < kTurns; ++turn) {
       if (i < 3) save_safetensors(path, dict(10 * i + turn));
       const TensorDict loaded = load_safetensors(path);
-      const double value = raw::to_vector<double>(loaded.at("a"))[0];
+      const double value = loaded.at("a").to_vector<double>()[0];
       whole += same_bits(loaded.at("a"), full({33, 7}, value)) &&
                same_bits(loaded.at("b"), full({5000}, value));
     }

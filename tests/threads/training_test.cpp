@@ -127,7 +127,7 @@ TEST_CASE("a number of threads that is refused changes nothing, whatever the oth
 TEST_CASE("threads that draw from one generator get each a stream of their own") {
   constexpr size_t kDraws = 16;
   using Draw = std::vector<float>;
-  const auto draw = [] { return raw::to_vector<float>(rand({8})); };
+  const auto draw = [] { return rand({8}).to_vector<float>(); };
   manual_seed(3);
   std::multiset<Draw> expected, drawn;
   for (size_t i = 0; i < kDraws * kUsers; ++i) expected.insert(draw());
