@@ -60,9 +60,9 @@ class Reader {
       read_halves(tensor.out<float>(), tensor.numel());
       return tensor;
     }
-    read(tensor.out_raw(), tensor.nbytes());
+    read(tensor.out_ptr(), tensor.nbytes());
     if (format.dtype == DType::boolean) {
-      auto* bytes = static_cast<const uint8_t*>(tensor.raw());
+      auto* bytes = static_cast<const uint8_t*>(tensor.data_ptr());
       check(std::all_of(bytes, bytes + tensor.numel(), [](uint8_t byte) { return byte <= 1; }), op,
             "{}: {}: expected BOOL bytes of 0 and 1", path_, safetensors::quote(entry.name));
     }
@@ -118,7 +118,7 @@ void save_safetensors(const std::string& path, const TensorDict& tensors,
   file.write(header.data(), static_cast<int64_t>(header.size()));
   for (const auto& [name, tensor] : tensors) {
     Tensor dense = raw::contiguous(tensor);
-    file.write(dense.raw(), dense.nbytes());
+    file.write(dense.data_ptr(), dense.nbytes());
   }
   file.commit();
 }

@@ -20,15 +20,15 @@ Tensor adaptive_avg_pool2d(const Tensor& x, Pair output_size) {
                                     kernels::adaptive_windows(x.size(3), output_size.w));
   problem.report(line);
   const Tensor dense = problem.dense(x);
-  kernels::avg_pool_forward(problem.kernel(), problem.pool(), problem.images(), dense.raw(),
-                            y.out_raw());
+  kernels::avg_pool_forward(problem.kernel(), problem.pool(), problem.images(), dense.data_ptr(),
+                            y.out_ptr());
 
   return record(kOp, y, {x}, [problem](const Tensor& dy, Needs) -> Tensors {
     VerboseOp line("adaptive_avg_pool2d_bwd");
     problem.report(line);
     const Tensor dense = problem.dense(dy), dx = problem.new_input();
-    kernels::avg_pool_backward(problem.kernel(), problem.pool(), problem.images(), dense.raw(),
-                               dx.out_raw());
+    kernels::avg_pool_backward(problem.kernel(), problem.pool(), problem.images(), dense.data_ptr(),
+                               dx.out_ptr());
     return {dx};
   });
 }

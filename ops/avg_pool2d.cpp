@@ -16,15 +16,15 @@ Tensor avg_pool2d(const Tensor& x, Pair kernel, std::optional<Pair> stride, Pair
   const detail::PoolProblem problem(x, out, window, count_include_pad);
   problem.report(line);
   const Tensor dense = problem.dense(x), y = problem.new_output();
-  kernels::avg_pool_forward(problem.kernel(), problem.pool(), problem.images(), dense.raw(),
-                            y.out_raw());
+  kernels::avg_pool_forward(problem.kernel(), problem.pool(), problem.images(), dense.data_ptr(),
+                            y.out_ptr());
 
   return record(kOp, y, {x}, [problem](const Tensor& dy, Needs) -> Tensors {
     VerboseOp line("avg_pool2d_bwd");
     problem.report(line);
     const Tensor dense = problem.dense(dy), dx = problem.new_input();
-    kernels::avg_pool_backward(problem.kernel(), problem.pool(), problem.images(), dense.raw(),
-                               dx.out_raw());
+    kernels::avg_pool_backward(problem.kernel(), problem.pool(), problem.images(), dense.data_ptr(),
+                               dx.out_ptr());
     return {dx};
   });
 }

@@ -34,7 +34,7 @@ struct Problem {
 Moments batch_moments(const Problem& p) {
   Moments m(p.size.channels);
   double* var = m.var.out<double>();
-  batch_norm_stats(*p.kernel, p.size, p.x.raw(), m.mean.out<double>(), var);
+  batch_norm_stats(*p.kernel, p.size, p.x.data_ptr(), m.mean.out<double>(), var);
   for (int64_t c = 0; c < p.size.channels; ++c) var[c] /= p.count();
   return m;
 }
@@ -42,16 +42,16 @@ Moments batch_moments(const Problem& p) {
 /// dx = dy·scale
 void scale(const Problem& p, const Tensor& dy, const Tensor& scale, const Tensor& dx) {
   const Tensor zero = zeros_like(scale);
-  batch_norm_normalise(*p.kernel, p.size, dy.raw(), zero.raw(), scale.raw(), zero.raw(),
-                       dx.out_raw());
+  batch_norm_normalise(*p.kernel, p.size, dy.data_ptr(), zero.data_ptr(), scale.data_ptr(),
+                       zero.data_ptr(), dx.out_ptr());
 }
 
 Tensor normalise(const Problem& p, const Tensor& x, const BatchNorm& norm, const Moments& moments,
                  bool training) {
   const ChannelNorm channels(norm, moments, x.dtype());
   Tensor y = empty_like(p.x);
-  batch_norm_normalise(*p.kernel, p.size, p.x.raw(), channels.center.raw(), channels.scale.raw(),
-                       channels.shift.raw(), y.out_raw());
+  batch_norm_normalise(*p.kernel, p.size, p.x.data_ptr(), channels.center.data_ptr(),
+                       channels.scale.data_ptr(), channels.shift.data_ptr(), y.out_ptr());
 
   // Training: dx = a·dy + b·(x - center) + c. In evaluation mean and invstd are constants, and dx
   // is scale·dy.
@@ -69,13 +69,13 @@ Tensor normalise(const Problem& p, const Tensor& x, const BatchNorm& norm, const
                   }
                   const Tensor sums = empty({2, p.size.channels}, DType::f64);
                   double *sum_dy = sums.out<double>(), *sum_dyx = sum_dy + p.size.channels;
-                  batch_norm_backward_reduce(*p.kernel, p.size, p.x.raw(), dy.raw(),
-                                             channels.center.raw(), sum_dy, sum_dyx);
+                  batch_norm_backward_reduce(*p.kernel, p.size, p.x.data_ptr(), dy.data_ptr(),
+                                             channels.center.data_ptr(), sum_dy, sum_dyx);
                   const ChannelGradients g(channels, weight.get(), sum_dy, sum_dyx, p.count());
                   if (needs[0] && training) {
-                    batch_norm_backward_apply(*p.kernel, p.size, p.x.raw(), dy.raw(),
-                                              channels.center.raw(), g.a.raw(), g.b.raw(),
-                                              g.c.raw(), dx.out_raw());
+                    batch_norm_backward_apply(*p.kernel, p.size, p.x.data_ptr(), dy.data_ptr(),
+                                              channels.center.data_ptr(), g.a.data_ptr(),
+                                              g.b.data_ptr(), g.c.data_ptr(), dx.out_ptr());
                   } else if (needs[0]) {
                     scale(p, dy, channels.scale, dx);
                   }

@@ -35,8 +35,8 @@ Tensor conv2d(const Tensor& x_any, const Tensor& weight_any, const Tensor& bias,
         bias.defined() ? raw::contiguous(raw::to(bias, sum_dtype(problem.dtype))) : bias;
     const ConvPlan plan = detail::conv_plan(problem, ConvPass::forward);
     const detail::PackedWeight packed(plan, weight);
-    conv_forward(plan, source.raw(), packed.data(), y.out_raw(),
-                 kernels::activate(b.defined() ? b.raw() : nullptr));
+    conv_forward(plan, source.data_ptr(), packed.data(), y.out_ptr(),
+                 kernels::activate(b.defined() ? b.data_ptr() : nullptr));
   }
 
   // dx: the same sum from the outputs' side; dweight[o,c,r,s] = Σ dy[n,o,i,j] · x[n,c,...];
@@ -52,16 +52,16 @@ Tensor conv2d(const Tensor& x_any, const Tensor& weight_any, const Tensor& bias,
                                          problem.dtype, problem.format);
                     const ConvPlan plan = detail::conv_plan(problem, ConvPass::dgrad);
                     const detail::PackedWeight packed(plan, weight.get());
-                    conv_dgrad(plan, dy.raw(), packed.data(), gradients[0].out_raw());
+                    conv_dgrad(plan, dy.data_ptr(), packed.data(), gradients[0].out_ptr());
                   }
                   if (needs[1]) {
                     gradients[1] = empty(weight_shape, sum_dtype(problem.dtype));
-                    conv_wgrad(detail::conv_plan(problem, ConvPass::wgrad), x.get().raw(), dy.raw(),
-                               gradients[1].out_raw());
+                    conv_wgrad(detail::conv_plan(problem, ConvPass::wgrad), x.get().data_ptr(),
+                               dy.data_ptr(), gradients[1].out_ptr());
                   }
                   if (needs[2]) {
                     gradients[2] = empty({problem.oc}, sum_dtype(problem.dtype));
-                    conv_bias_grad(problem, dy.raw(), gradients[2].out_raw());
+                    conv_bias_grad(problem, dy.data_ptr(), gradients[2].out_ptr());
                   }
                   return gradients;
                 });

@@ -36,13 +36,14 @@ Tensor forward(const ClassTargets& targets, const Tensor& x, const Tensor& stats
     line.set(kernel.name, to_string(x.shape()), fmt::format("{}:{}", x.dtype(), x.format()));
   const Tensor losses = empty({targets.rows()}, DType::f64);
   const auto run = [&]<class T, class A>(T, A) {
-    for_each_row(targets.along(), sizeof(T), x.raw(), nullptr, nullptr, [&](const RowData& row) {
-      A* out = stats.out<A>() + 2 * row.index;
-      kernel.run({.n = targets.classes(), .x = row.x, .out = out});
-      losses.out<double>()[row.index] =
-          row_loss(targets, row.index, static_cast<const T*>(row.x), static_cast<double>(out[0]),
-                   static_cast<double>(out[1]), smoothing);
-    });
+    for_each_row(
+        targets.along(), sizeof(T), x.data_ptr(), nullptr, nullptr, [&](const RowData& row) {
+          A* out = stats.out<A>() + 2 * row.index;
+          kernel.run({.n = targets.classes(), .x = row.x, .out = out});
+          losses.out<double>()[row.index] =
+              row_loss(targets, row.index, static_cast<const T*>(row.x),
+                       static_cast<double>(out[0]), static_cast<double>(out[1]), smoothing);
+        });
   };
   switch (x.dtype()) {
     case DType::bf16: run(bfloat16(), float()); break;
@@ -63,19 +64,20 @@ Tensor backward(const ClassTargets& targets, const Tensor& x, const Tensor& stat
   const double spread = smoothing / static_cast<double>(targets.classes());
   const double weights = targets.weight_of_classes();
   const int64_t item = itemsize(stats.dtype());
-  for_each_row(
-      targets.along(), itemsize(x.dtype()), x.raw(), nullptr, dx.out_raw(), [&](const RowData& r) {
-        const double dy = g.data<double>()[r.index];
-        const bool ignored = targets.ignored(r.index);
-        const double at_target =
-            ignored ? 0 : (1 - smoothing) * targets.weight(targets.target(r.index));
-        Row row{.n = targets.classes(), .x = r.x, .y = r.y};
-        row.out = static_cast<std::byte*>(stats.out_raw()) + 2 * r.index * item;
-        row.weight = weight.defined() ? weight.raw() : nullptr;
-        row.target = ignored ? -1 : targets.target(r.index);
-        row.a = dy * (at_target + spread * weights), row.b = dy * spread, row.c = dy * at_target;
-        kernel.run(row);
-      });
+  for_each_row(targets.along(), itemsize(x.dtype()), x.data_ptr(), nullptr, dx.out_ptr(),
+               [&](const RowData& r) {
+                 const double dy = g.data<double>()[r.index];
+                 const bool ignored = targets.ignored(r.index);
+                 const double at_target =
+                     ignored ? 0 : (1 - smoothing) * targets.weight(targets.target(r.index));
+                 Row row{.n = targets.classes(), .x = r.x, .y = r.y};
+                 row.out = static_cast<std::byte*>(stats.out_ptr()) + 2 * r.index * item;
+                 row.weight = weight.defined() ? weight.data_ptr() : nullptr;
+                 row.target = ignored ? -1 : targets.target(r.index);
+                 row.a = dy * (at_target + spread * weights), row.b = dy * spread,
+                 row.c = dy * at_target;
+                 kernel.run(row);
+               });
   return dx;
 }
 

@@ -74,7 +74,7 @@ Tensor embedding(const Tensor& indices, const Tensor& weight, std::optional<int6
   shape.push_back(columns);
   Tensor y = empty(shape, weight.dtype());
   const Tensor table = raw::contiguous(weight);
-  gather_rows(static_cast<std::byte*>(y.out_raw()), static_cast<const std::byte*>(table.raw()),
+  gather_rows(static_cast<std::byte*>(y.out_ptr()), static_cast<const std::byte*>(table.data_ptr()),
               index, places.numel(), columns * itemsize(weight.dtype()));
 
   return record("embedding", y, {indices, weight},

@@ -54,8 +54,8 @@ Tensor layer_norm(const Tensor& x, const Shape& normalized_shape, const Tensor& 
   const Tensor w = values(weight, 1), b = values(bias, 0);
   const Tensor mean = empty({size.rows}, DType::f64), invstd = empty({size.rows}, parameter);
   const Tensor y = empty(x.shape(), x.dtype());
-  kernels::layer_norm_forward(kernel, size, dense.raw(), w.raw(), b.raw(), eps, y.out_raw(),
-                              mean.out<double>(), invstd.out_raw());
+  kernels::layer_norm_forward(kernel, size, dense.data_ptr(), w.data_ptr(), b.data_ptr(), eps,
+                              y.out_ptr(), mean.out<double>(), invstd.out_ptr());
 
   return record(
       kOp, y, {x, weight, bias},
@@ -67,9 +67,9 @@ Tensor layer_norm(const Tensor& x, const Shape& normalized_shape, const Tensor& 
                      dx = empty_like(x.get());
         const Tensor dw = empty(normalized_shape, DType::f64),
                      db = empty(normalized_shape, DType::f64);
-        kernels::layer_norm_backward(kernel, size, x.get().raw(), dense.raw(), w.get().raw(),
-                                     mean.data<double>(), invstd.raw(), dx.out_raw(),
-                                     dw.out<double>(), db.out<double>());
+        kernels::layer_norm_backward(kernel, size, x.get().data_ptr(), dense.data_ptr(),
+                                     w.get().data_ptr(), mean.data<double>(), invstd.data_ptr(),
+                                     dx.out_ptr(), dw.out<double>(), db.out<double>());
         return {needs[0] ? dx : Tensor(), needs[1] ? raw::to(dw, parameter) : Tensor(),
                 needs[2] ? raw::to(db, parameter) : Tensor()};
       });

@@ -39,10 +39,10 @@ void multiply_by_weight(std::string_view name, const Tensor& a, const Tensor& we
                             .a = operand(a),
                             .b = b,
                             .packed_b = panels->data(),
-                            .c = c.out_raw(),
+                            .c = c.out_ptr(),
                             .c_dtype = c.dtype(),
                             .c_row_stride = n,
-                            .bias = bias.defined() ? bias.raw() : nullptr,
+                            .bias = bias.defined() ? bias.data_ptr() : nullptr,
                             .bf16_terms = bf16_terms};
   report(line, kernel, problem);
   kernels::gemm(kernel, problem);
@@ -58,7 +58,7 @@ Tensor weight_gradient(const Tensor& dy, const Tensor& x) {
                             .k = x.size(0),
                             .a = transposed(operand(dy)),
                             .b = operand(x),
-                            .c = dweight.out_raw(),
+                            .c = dweight.out_ptr(),
                             .c_dtype = kernel.c,
                             .c_row_stride = x.size(1),
                             .bf16_terms = bf16_terms};
@@ -77,8 +77,8 @@ Tensor bias_gradient(const Tensor& dy_any) {
   const auto& kernel = kernels::select_row(kOp, kernels::RowOp::sum_rows, dy.dtype());
   parallel_chunks(columns, kColumns, [&](int64_t begin, int64_t end) {
     kernel.run({.n = end - begin,
-                .x = static_cast<const std::byte*>(dy.raw()) + begin * itemsize(dy.dtype()),
-                .out = static_cast<std::byte*>(dbias.out_raw()) + begin * itemsize(dbias.dtype()),
+                .x = static_cast<const std::byte*>(dy.data_ptr()) + begin * itemsize(dy.dtype()),
+                .out = static_cast<std::byte*>(dbias.out_ptr()) + begin * itemsize(dbias.dtype()),
                 .rows = rows,
                 .stride = columns});
   });

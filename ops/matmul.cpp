@@ -72,7 +72,7 @@ void multiply(std::string_view name, const Shape& batch, const Tensor& a, const 
                 .k = a.size(-1),
                 .a = operand(a),
                 .b = operand(b),
-                .c = c.out_raw(),
+                .c = c.out_ptr(),
                 .c_dtype = c.dtype(),
                 .c_row_stride = c.stride(-2),
                 .bf16_terms = bf16_terms};

@@ -28,7 +28,7 @@ MaxResult max_kept(std::string_view op, const Tensor& x, int dim) {
              fmt::format("{}:{}", x.dtype(), x.format()));
   const Along s = along(x, dim);
   visit_dtype(x.dtype(), [&]<class T>(std::type_identity<T>) {
-    for_each_row(s, itemsize(x.dtype()), x.raw(), nullptr, nullptr, [&](const RowData& row) {
+    for_each_row(s, itemsize(x.dtype()), x.data_ptr(), nullptr, nullptr, [&](const RowData& row) {
       const T* from = static_cast<const T*>(row.x);
       int64_t& index = y.indices.out<int64_t>()[row.index];
       if (kernel) {

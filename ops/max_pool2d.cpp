@@ -19,15 +19,15 @@ Tensor max_pool2d(const Tensor& x, Pair kernel, std::optional<Pair> stride, Pair
   problem.report(line);
   const Tensor dense = problem.dense(x), y = problem.new_output();
   const Tensor index = grad_enabled() && x.requires_grad() ? problem.new_index() : Tensor();
-  kernels::max_pool_forward(problem.kernel(), problem.pool(), problem.images(), dense.raw(),
-                            y.out_raw(), index.defined() ? index.out_raw() : nullptr);
+  kernels::max_pool_forward(problem.kernel(), problem.pool(), problem.images(), dense.data_ptr(),
+                            y.out_ptr(), index.defined() ? index.out_ptr() : nullptr);
 
   return record(kOp, y, {x}, [problem, index](const Tensor& dy, Needs) -> Tensors {
     VerboseOp line("max_pool2d_bwd");
     problem.report(line);
     const Tensor dense = problem.dense(dy), dx = problem.new_input();
-    kernels::max_pool_backward(problem.kernel(), problem.pool(), problem.images(), dense.raw(),
-                               index.raw(), dx.out_raw());
+    kernels::max_pool_backward(problem.kernel(), problem.pool(), problem.images(), dense.data_ptr(),
+                               index.data_ptr(), dx.out_ptr());
     return {dx};
   });
 }

@@ -22,10 +22,10 @@ Tensor map_rows(std::string_view op, RowOp f, const Tensor& x, int dim, const Te
   if (line)
     line.set(kernel.name, to_string(x.shape()), fmt::format("{}:{}", x.dtype(), x.format()));
   const Along s = along(x, dim);
-  const void* gradient = dy.defined() ? dy.raw() : nullptr;
-  for_each_row(s, itemsize(x.dtype()), x.raw(), gradient, y.out_raw(), [&](const RowData& row) {
-    kernel.run({.n = s.n, .x = row.x, .dy = row.dy, .y = row.y});
-  });
+  const void* gradient = dy.defined() ? dy.data_ptr() : nullptr;
+  for_each_row(
+      s, itemsize(x.dtype()), x.data_ptr(), gradient, y.out_ptr(),
+      [&](const RowData& row) { kernel.run({.n = s.n, .x = row.x, .dy = row.dy, .y = row.y}); });
   return y;
 }
 

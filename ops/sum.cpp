@@ -53,7 +53,7 @@ struct Span {
 
 /// Modulo 2^64.
 void sum_integers(const Span& s, int64_t* sums) {
-  const auto* x = static_cast<const uint64_t*>(s.x.raw());
+  const auto* x = static_cast<const uint64_t*>(s.x.data_ptr());
   auto* y = reinterpret_cast<uint64_t*>(sums);
   std::fill_n(y, s.outer * s.inner, 0);
   for (int64_t o = 0; o < s.outer; ++o)
@@ -79,8 +79,8 @@ Tensor sum_span(std::string_view op, const Span& s) {
   if (line)
     line.set(kernel.name, to_string({s.outer, s.n, s.inner}), std::string(to_string(dtype)));
   const Tensor y = empty({s.outer * parts * s.inner}, total);
-  const auto* from = static_cast<const std::byte*>(s.x.raw());
-  auto* to = static_cast<std::byte*>(y.out_raw());
+  const auto* from = static_cast<const std::byte*>(s.x.data_ptr());
+  auto* to = static_cast<std::byte*>(y.out_ptr());
 
   const int64_t group = std::max<int64_t>(1, kGrain / (std::min(s.n, part) * strip));
   parallel_chunks(s.outer * parts * strips, group, [&](int64_t begin, int64_t end) {

@@ -46,7 +46,7 @@ TopkResult topk(const Tensor& input, int64_t k, int64_t dim, bool largest, bool)
     visit_dtype(x.dtype(), [&]<class T>(std::type_identity<T>) {
       T* values = y.values.out<T>();
       int64_t* indices = y.indices.out<int64_t>();
-      for_each_row(s, itemsize(x.dtype()), x.raw(), nullptr, nullptr, [&](const RowData& row) {
+      for_each_row(s, itemsize(x.dtype()), x.data_ptr(), nullptr, nullptr, [&](const RowData& row) {
         const T* from = static_cast<const T*>(row.x);
         std::vector<int64_t> order(static_cast<size_t>(s.n));
         rank(from, k, largest, order);

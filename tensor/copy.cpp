@@ -80,7 +80,7 @@ struct Side {
   std::byte* data;
   DType dtype;
 
-  explicit Side(const Tensor& t) : data(static_cast<std::byte*>(t.out_raw())), dtype(t.dtype()) {}
+  explicit Side(const Tensor& t) : data(static_cast<std::byte*>(t.out_ptr())), dtype(t.dtype()) {}
   std::byte* at(int64_t element) const { return data + element * itemsize(dtype); }
 };
 

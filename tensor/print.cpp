@@ -75,7 +75,7 @@ Texts floating_texts(const std::vector<double>& values) {
 /// Of the elements shown, in logical order.
 Texts texts_of(const Tensor& t, bool summarize) {
   return visit_dtype(t.dtype(), [&]<class T>(std::type_identity<T>) {
-    const auto* data = static_cast<const T*>(t.raw());
+    const auto* data = static_cast<const T*>(t.data_ptr());
     if constexpr (is_floating(dtype_of<T>)) {
       std::vector<double> values;
       for_each_shown(t, summarize, [&](int64_t at) { values.push_back(data[at]); });

@@ -85,7 +85,7 @@ void check_item(const Tensor& t) {
 int64_t Tensor::item_as_integer(int64_t least, int64_t most) const {
   check_item(*this);
   return visit_dtype(dtype(), [&]<class T>(std::type_identity<T>) {
-    const T value = *static_cast<const T*>(raw());
+    const T value = *static_cast<const T*>(data_ptr());
     int64_t number = 0;
     bool fits = true;
     if constexpr (std::is_integral_v<T>) {
@@ -104,7 +104,7 @@ int64_t Tensor::item_as_integer(int64_t least, int64_t most) const {
 double Tensor::item_as_double() const {
   check_item(*this);
   return visit_dtype(dtype(), [&]<class T>(std::type_identity<T>) {
-    return static_cast<double>(*static_cast<const T*>(raw()));
+    return static_cast<double>(*static_cast<const T*>(data_ptr()));
   });
 }
 

@@ -46,7 +46,7 @@ class Tensor {
   int64_t nbytes() const { return numel() * itemsize(dtype()); }
 
   /// First element, to read. The typed form checks the type.
-  const void* raw() const { return out_raw(); }
+  const void* data_ptr() const { return out_ptr(); }
   template <class T>
   const T* data() const {
     return out<T>();
@@ -54,23 +54,23 @@ class Tensor {
   /// First element, to write. The version moves on, and as nobody can tell when the pointer is
   /// used, ops keep no packed or bf16 copies of this storage any more: they make them in every
   /// call. Where that matters, write into another tensor and raw::copy_() it into this one.
-  void* mutable_raw() const {
+  void* mutable_data_ptr() const {
     impl().storage->expose();
     impl().storage->bump_version();
-    return out_raw();
+    return out_ptr();
   }
   template <class T>
   T* mutable_data() const {
     check_dtype(dtype_of<T>);
-    return static_cast<T*>(mutable_raw());
+    return static_cast<T*>(mutable_data_ptr());
   }
   /// First element, for an op that fills a tensor it has just made, or that moves the version on
   /// itself when it has written (InPlaceChange).
-  void* out_raw() const { return impl().storage->data() + offset() * itemsize(dtype()); }
+  void* out_ptr() const { return impl().storage->data() + offset() * itemsize(dtype()); }
   template <class T>
   T* out() const {
     check_dtype(dtype_of<T>);
-    return static_cast<T*>(out_raw());
+    return static_cast<T*>(out_ptr());
   }
   /// The only element as a number, whatever the dtype: what comes after the point is left out of an
   /// integer. Errors: numel() is not 1; an integer type that does not hold the number, or NaN.

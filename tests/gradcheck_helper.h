@@ -89,8 +89,8 @@ inline double relative_difference(const Tensor& got, const Tensor& expected) {
 inline bool same_bits(const Tensor& a, const Tensor& b) {
   if (a.shape() != b.shape() || a.dtype() != b.dtype()) return false;
   const Tensor x = raw::contiguous(a), y = raw::contiguous(b);
-  const auto* p = static_cast<const unsigned char*>(x.raw());
-  return std::equal(p, p + x.nbytes(), static_cast<const unsigned char*>(y.raw()));
+  const auto* p = static_cast<const unsigned char*>(x.data_ptr());
+  return std::equal(p, p + x.nbytes(), static_cast<const unsigned char*>(y.data_ptr()));
 }
 
 }  // namespace quern::test

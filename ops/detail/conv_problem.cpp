@@ -97,7 +97,7 @@ void pack_weight(const ConvPlan& plan, const Tensor& weight, void* packed) {
   const bool rounds = dtype == DType::bf16 && weight.dtype() == DType::f32;
   ConvPlan packing = plan;
   if (rounds) packing.bf16_terms = 1;  // on the way
-  packing.pack(raw::contiguous(rounds ? weight : raw::to(weight, dtype)).raw(), packed);
+  packing.pack(raw::contiguous(rounds ? weight : raw::to(weight, dtype)).data_ptr(), packed);
 }
 
 Dims packing_parameters(const ConvPlan& plan) {

@@ -30,7 +30,7 @@ Dims packing_parameters(const kernels::ConvPlan& plan);
 class PackedWeight {
  public:
   PackedWeight(const kernels::ConvPlan& plan, const Tensor& weight);
-  const void* data() const { return packed_ ? packed_->data() : weight_.raw(); }
+  const void* data() const { return packed_ ? packed_->data() : weight_.data_ptr(); }
 
  private:
   std::shared_ptr<const Storage> packed_;

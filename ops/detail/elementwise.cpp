@@ -68,7 +68,7 @@ CachedVector<Loop> loop_nest(const Tensor& y, const Tensor& a, const Tensor& b) 
 /// A pointer to element `offset` as a kernel takes it where the operand is a scalar: bf16 widened.
 const void* scalar_at(const Tensor& t, int64_t offset, float& widened) {
   if (t.dtype() != DType::bf16)
-    return static_cast<const std::byte*>(t.raw()) + offset * itemsize(t.dtype());
+    return static_cast<const std::byte*>(t.data_ptr()) + offset * itemsize(t.dtype());
   widened = static_cast<float>(t.data<bfloat16>()[offset]);
   return &widened;
 }
@@ -85,9 +85,9 @@ void run_nest(const BinaryKernel& kernel, const CachedVector<Loop>& nest, const 
   const int64_t parts = (run.size + kGrain - 1) / kGrain;
   const int64_t group = std::max<int64_t>(1, kGrain / run.size);
   const int64_t item = itemsize(y.dtype());
-  auto* const out = static_cast<std::byte*>(y.out_raw());
+  auto* const out = static_cast<std::byte*>(y.out_ptr());
   const auto at = [item](const Tensor& t, int64_t offset) {
-    return static_cast<const std::byte*>(t.raw()) + offset * item;
+    return static_cast<const std::byte*>(t.data_ptr()) + offset * item;
   };
 
   parallel_chunks(runs * parts, group, [&](int64_t begin, int64_t end) {
@@ -142,8 +142,8 @@ Tensor with_number(std::string_view op, Binary f, const Tensor& t, double number
   const void* scalar = dtype == DType::f64 ? static_cast<const void*>(&number) : &as_float;
   const int64_t item = itemsize(dtype);
   parallel_chunks(y.numel(), kGrain, [&](int64_t begin, int64_t end) {
-    const auto* dense = static_cast<const std::byte*>(x.raw()) + begin * item;
-    auto* out = static_cast<std::byte*>(y.out_raw()) + begin * item;
+    const auto* dense = static_cast<const std::byte*>(x.data_ptr()) + begin * item;
+    auto* out = static_cast<std::byte*>(y.out_ptr()) + begin * item;
     const bool first = mode == Run::scalar_dense;
     kernel.run(end - begin, first ? scalar : dense, first ? dense : scalar, out, mode, 0, 0);
   });
@@ -161,8 +161,8 @@ Tensor unary(std::string_view op, Unary f, const Tensor& t, double p, double q) 
   report(line, kernel.name, y);
   const int64_t item = itemsize(x.dtype());
   parallel_chunks(y.numel(), kGrain, [&](int64_t begin, int64_t end) {
-    kernel.run(end - begin, static_cast<const std::byte*>(x.raw()) + begin * item,
-               static_cast<std::byte*>(y.out_raw()) + begin * item, p, q);
+    kernel.run(end - begin, static_cast<const std::byte*>(x.data_ptr()) + begin * item,
+               static_cast<std::byte*>(y.out_ptr()) + begin * item, p, q);
   });
   return y;
 }

@@ -24,7 +24,7 @@ void assume_bf16_speed(int times);
 
 /// The last two dimensions of `t`, whatever its strides.
 inline kernels::GemmOperand operand(const Tensor& t) {
-  return {t.raw(), t.stride(-2), t.stride(-1)};
+  return {t.data_ptr(), t.stride(-2), t.stride(-1)};
 }
 inline kernels::GemmOperand transposed(kernels::GemmOperand o) {
   std::swap(o.row_stride, o.col_stride);

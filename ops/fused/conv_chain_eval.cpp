@@ -62,9 +62,9 @@ class FoldedWeight {
         pack_weight(plan, weight, memory);
       } else {
         const Tensor plain = raw::to(weight, plan.problem.dtype);
-        std::memcpy(memory, plain.raw(), static_cast<size_t>(plain.nbytes()));
+        std::memcpy(memory, plain.data_ptr(), static_cast<size_t>(plain.nbytes()));
       }
-      std::memcpy(static_cast<std::byte*>(memory) + weight_bytes_, shift.raw(),
+      std::memcpy(static_cast<std::byte*>(memory) + weight_bytes_, shift.data_ptr(),
                   static_cast<size_t>(shift.nbytes()));
     };
     Dims parameters = packing_parameters(plan);
@@ -86,7 +86,7 @@ class FoldedWeight {
 void run(const ConvPlan& plan, const ConvStage& stage, const Tensor& x, const Tensor& y,
          const void* residual, bool relu) {
   const FoldedWeight folded(plan, stage);
-  conv_forward(plan, x.raw(), folded.weight(), y.out_raw(),
+  conv_forward(plan, x.data_ptr(), folded.weight(), y.out_ptr(),
                activate(folded.shift(), residual, relu));
 }
 
@@ -109,8 +109,8 @@ Tensor detail::conv_chain_eval(const Tensor& x_any, const ConvChain& chain) {
   if (chain.shortcut == projection)
     run(plan_of(chain.projection, x.shape(), x.dtype()), chain.projection, x, out, nullptr, false);
   const void* residual = chain.shortcut == none         ? nullptr
-                         : chain.shortcut == projection ? out.raw()
-                                                        : x.raw();
+                         : chain.shortcut == projection ? out.data_ptr()
+                                                        : x.data_ptr();
   run(plan, chain.stages.back(), y, out, residual, true);
   return raw::contiguous(out, x_any.format());
 }

@@ -36,11 +36,14 @@ struct Stage {
   BatchNormSize size() const { return {problem.n, problem.oh * problem.ow, problem.oc}; }
   double count() const { return static_cast<double>(problem.n * problem.oh * problem.ow); }
   /// Reads y as what batch norm and relu make of it.
-  ChannelMap map() const { return {norm.center.raw(), norm.scale.raw(), norm.shift.raw()}; }
-  JoinSide side() const { return {.v = y.raw(), .map = map()}; }
+  ChannelMap map() const {
+    return {norm.center.data_ptr(), norm.scale.data_ptr(), norm.shift.data_ptr()};
+  }
+  JoinSide side() const { return {.v = y.data_ptr(), .map = map()}; }
   JoinSide side(const ChannelGradients& g, const Tensor& dy) const {
     JoinSide s = side();
-    s.a = g.a.raw(), s.b = g.b.raw(), s.c = g.c.raw(), s.dv = dy.defined() ? dy.out_raw() : nullptr;
+    s.a = g.a.data_ptr(), s.b = g.b.data_ptr(), s.c = g.c.data_ptr(),
+    s.dv = dy.defined() ? dy.out_ptr() : nullptr;
     return s;
   }
 };
@@ -59,7 +62,7 @@ Stage run_forward(const ConvStage& stage, const Tensor& x, const Stage* before, 
   const Tensor y = empty(output_shape(p), p.dtype, p.format);
   double *mean = moments.mean.out<double>(), *var = moments.var.out<double>();
   const ConvPlan plan = conv_plan(p, ConvPass::forward);
-  conv_forward(plan, x.raw(), PackedWeight(plan, stage.weight).data(), y.out_raw(),
+  conv_forward(plan, x.data_ptr(), PackedWeight(plan, stage.weight).data(), y.out_ptr(),
                {.kind = Epilogue::Kind::moments, .first = mean, .second = var},
                before ? before->map() : ChannelMap{});
   for (int64_t c = 0; c < p.oc; ++c) var[c] /= count;
@@ -71,7 +74,7 @@ Stage run_forward(const ConvStage& stage, const Tensor& x, const Stage* before, 
 Tensor weight_gradient(const Stage& stage, const Shape& shape, const Tensor& x, const Stage* before,
                        const Tensor& dy) {
   const Tensor dw = empty(shape, stage.norm.scale.dtype());
-  conv_wgrad(conv_plan(stage.problem, ConvPass::wgrad), x.raw(), dy.raw(), dw.out_raw(),
+  conv_wgrad(conv_plan(stage.problem, ConvPass::wgrad), x.data_ptr(), dy.data_ptr(), dw.out_ptr(),
              before ? before->map() : ChannelMap{});
   return dw;
 }
@@ -79,7 +82,8 @@ Tensor weight_gradient(const Stage& stage, const Shape& shape, const Tensor& x, 
 void input_gradient(const Stage& stage, const Tensor& dy, const Tensor& dx,
                     const Epilogue& epilogue) {
   const ConvPlan plan = conv_plan(stage.problem, ConvPass::dgrad);
-  conv_dgrad(plan, dy.raw(), PackedWeight(plan, stage.weight.get()).data(), dx.out_raw(), epilogue);
+  conv_dgrad(plan, dy.data_ptr(), PackedWeight(plan, stage.weight.get()).data(), dx.out_ptr(),
+             epilogue);
 }
 
 /// Where the inputs of the node, and their gradients, are: x, then those of each stage.
@@ -115,7 +119,7 @@ struct Trained {
                   mask_words(size.channels) * static_cast<int64_t>(sizeof(MaskWord))},
                  DType::u8);
   }
-  MaskWord* mask_bits() const { return static_cast<MaskWord*>(mask.out_raw()); }
+  MaskWord* mask_bits() const { return static_cast<MaskWord*>(mask.out_ptr()); }
 
   /// The output and, where `bits` has a place for it, its mask. `input`: x
   Tensor join(const Tensor& input, MaskWord* bits = nullptr) const {
@@ -125,8 +129,8 @@ struct Trained {
     Tensor result = empty_like(last().y);
     JoinSide other;
     if (shortcut == Shortcut::projection) other = projection().side();
-    if (shortcut == Shortcut::identity) other.v = input.raw();
-    join_forward(kernel, last().size(), last().side(), other, result.out_raw(), bits);
+    if (shortcut == Shortcut::identity) other.v = input.data_ptr();
+    join_forward(kernel, last().size(), last().side(), other, result.out_ptr(), bits);
     return result;
   }
 
@@ -157,16 +161,17 @@ struct Trained {
     JoinSide side = {};
     if (shortcut == Shortcut::projection) side = projection().side();
     else dzs = nullptr;
-    join_reduce(kernel, last().size(), last().side(), side, dout.raw(), mask_bits(), dz, dzy, dzs);
+    join_reduce(kernel, last().size(), last().side(), side, dout.data_ptr(), mask_bits(), dz, dzy,
+                dzs);
 
     const ChannelGradients g = channel_gradients(depth() - 1, dz, dzy, gradients);
     if (dzs) {
       const ChannelGradients p = channel_gradients(depth(), dz, dzs, gradients);
       side = projection().side(p, dshortcut);
-      join_apply(kernel, last().size(), last().side(g, dy), side, dout.raw(), mask_bits());
+      join_apply(kernel, last().size(), last().side(g, dy), side, dout.data_ptr(), mask_bits());
     } else {
-      side.dv = wanted ? dshortcut.out_raw() : nullptr;
-      join_apply(kernel, last().size(), last().side(g, dy), side, dout.raw(), mask_bits());
+      side.dv = wanted ? dshortcut.out_ptr() : nullptr;
+      join_apply(kernel, last().size(), last().side(g, dy), side, dout.data_ptr(), mask_bits());
     }
     return {dy, dshortcut};
   }
@@ -179,7 +184,7 @@ struct Trained {
     input_gradient(stages[i], dy, dz,
                    {.kind = Epilogue::Kind::gradient,
                     .map = stage.map(),
-                    .x = stage.y.raw(),
+                    .x = stage.y.data_ptr(),
                     .first = sum_dz,
                     .second = sum_dzy});
     const ChannelGradients g = channel_gradients(i - 1, sum_dz, sum_dzy, gradients);
@@ -187,9 +192,9 @@ struct Trained {
     VerboseOp line("batch_norm_bwd");
     const BatchNormKernel& kernel = select_batch_norm_kernel(stage.problem.dtype, true);
     report(line, kernel.name, stage);
-    batch_norm_backward_apply(kernel, stage.size(), stage.y.raw(), dz.raw(),
-                              stage.norm.center.raw(), g.a.raw(), g.b.raw(), g.c.raw(),
-                              dz.out_raw());
+    batch_norm_backward_apply(kernel, stage.size(), stage.y.data_ptr(), dz.data_ptr(),
+                              stage.norm.center.data_ptr(), g.a.data_ptr(), g.b.data_ptr(),
+                              g.c.data_ptr(), dz.out_ptr());
     return dz;
   }
 
@@ -241,8 +246,8 @@ struct Trained {
     const bool add = shortcut == Shortcut::identity;
     const ConvProblem& p = stages[0].problem;
     const Tensor dx = add ? dshortcut : empty(input_shape(p), p.dtype, p.format);
-    input_gradient(stages[0], dy, dx, activate(nullptr, add ? dx.raw() : nullptr));
-    if (projected) input_gradient(projection(), dshortcut, dx, activate(nullptr, dx.raw()));
+    input_gradient(stages[0], dy, dx, activate(nullptr, add ? dx.data_ptr() : nullptr));
+    if (projected) input_gradient(projection(), dshortcut, dx, activate(nullptr, dx.data_ptr()));
     gradients[kX] = dx;
   }
 };

@@ -33,7 +33,7 @@ class UpdatePass {
 
     for (int64_t i = 0; i < param.numel(); i += kChunk) {
       const auto at = [i](const Tensor& t) {
-        return static_cast<std::byte*>(t.out_raw()) + i * itemsize(t.dtype());
+        return static_cast<std::byte*>(t.out_ptr()) + i * itemsize(t.dtype());
       };
       kernels::UpdateSpan span{
           at(job.dense), at(job.grad), {}, std::min(kChunk, param.numel() - i)};

@@ -40,7 +40,8 @@ bool same_bits(const TensorDict& a, const TensorDict& b) {
   for (const auto& [name, tensor] : a) {
     const Tensor* other = b.find(name);
     if (!other || other->dtype() != tensor.dtype() || other->shape() != tensor.shape() ||
-        std::memcmp(other->raw(), tensor.raw(), static_cast<size_t>(tensor.nbytes())) != 0)
+        std::memcmp(other->data_ptr(), tensor.data_ptr(), static_cast<size_t>(tensor.nbytes())) !=
+            0)
       return false;
   }
   return true;

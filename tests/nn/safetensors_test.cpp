@@ -55,7 +55,7 @@ std::string error_of(const std::string& bytes) {
 bool same(const Tensor& a, const Tensor& b) {
   if (a.dtype() != b.dtype() || a.shape() != b.shape()) return false;
   Tensor x = raw::contiguous(a), y = raw::contiguous(b);
-  return std::memcmp(x.raw(), y.raw(), static_cast<size_t>(x.nbytes())) == 0;
+  return std::memcmp(x.data_ptr(), y.data_ptr(), static_cast<size_t>(x.nbytes())) == 0;
 }
 
 }  // namespace

@@ -35,7 +35,7 @@ Tensor leaf(const Shape& shape, uint64_t seed, DType dtype = DType::f32,
 bool same_bits(const Tensor& a, const Tensor& b) {
   const Tensor x = raw::contiguous(a), y = raw::contiguous(b);
   return x.dtype() == y.dtype() && x.shape() == y.shape() &&
-         std::memcmp(x.raw(), y.raw(), static_cast<size_t>(x.nbytes())) == 0;
+         std::memcmp(x.data_ptr(), y.data_ptr(), static_cast<size_t>(x.nbytes())) == 0;
 }
 
 /// Six steps of an optimizer on `param` against the oracle of every element; the rate halves after

@@ -113,7 +113,7 @@ TEST_CASE("tensor: access") {
   CHECK_THROWS_WITH_AS(Tensor().shape(), undefined, Error);
   CHECK_THROWS_WITH_AS(Tensor().size(0), undefined, Error);
   CHECK_THROWS_WITH_AS(Tensor().dtype(), undefined, Error);
-  CHECK_THROWS_WITH_AS(Tensor().raw(), undefined, Error);
+  CHECK_THROWS_WITH_AS(Tensor().data_ptr(), undefined, Error);
 }
 
 TEST_CASE("tensor: an item is exact, or an error") {
@@ -164,7 +164,7 @@ TEST_CASE("tensor: describe, and messages") {
 TEST_CASE("reading leaves a tensor's version alone, writing moves it on") {
   const Tensor t = ones({2});
   static_assert(std::is_same_v<decltype(t.data<float>()), const float*>);
-  static_assert(std::is_same_v<decltype(t.raw()), const void*>);
+  static_assert(std::is_same_v<decltype(t.data_ptr()), const void*>);
   const uint64_t version = t.version();
   CHECK(t.data<float>()[1] == 1);
   CHECK(t.version() == version);
