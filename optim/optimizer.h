@@ -7,7 +7,8 @@
 //   loss.backward();
 //   optimizer.step();
 //
-// Beside the model's, a checkpoint holds the optimizer's state, with which training goes on as if it had not stopped:
+// Beside the model's, a checkpoint holds the optimizer's state, with which training goes on as if
+// it had not stopped:
 //
 //   save_safetensors("optimizer.safetensors", optimizer.state_dict());
 //   optimizer.load_state_dict(load_safetensors("optimizer.safetensors"));
@@ -47,12 +48,14 @@ class Optimizer {
   void set_lr(double lr);
   virtual void set_lr(double lr, size_t group) = 0;
 
-  /// Copies of the state of every parameter that has some, as "<parameter>.<name>", parameters counted through all
-  /// groups in their order: "0.step" (i64, how many steps it has seen) and what the optimizer keeps of the
-  /// parameter's shape, such as "0.momentum_buffer". Options, the rate among them, are the program's to set again.
+  /// Copies of the state of every parameter that has some, as "<parameter>.<name>", parameters
+  /// counted through all groups in their order: "0.step" (i64, how many steps it has seen) and what
+  /// the optimizer keeps of the parameter's shape, such as "0.momentum_buffer". Options, the rate
+  /// among them, are the program's to set again.
   TensorDict state_dict() const;
-  /// Copies a state_dict() into the optimizer. Error, after which nothing has changed: a name that is not one of
-  /// state_dict()'s, another shape or dtype, a part of a parameter's state without the rest.
+  /// Copies a state_dict() into the optimizer. Error, after which nothing has changed: a name that
+  /// is not one of state_dict()'s, another shape or dtype, a part of a parameter's state without
+  /// the rest.
   void load_state_dict(const TensorDict& dict);
 
  protected:

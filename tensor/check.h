@@ -9,7 +9,8 @@
 
 namespace quern {
 
-/// What every check throws, and all that bad input makes quern throw: never a broken invariant of quern's own.
+/// What every check throws, and all that bad input makes quern throw: never a broken invariant of
+/// quern's own.
 class Error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

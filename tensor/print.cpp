@@ -1,5 +1,5 @@
-// Tensors as text, by the rules of PyTorch's torch/_tensor_str.py, so that what is printed here and there may be
-// compared by eye and by diff.
+// Tensors as text, by the rules of PyTorch's torch/_tensor_str.py, so that what is printed here and
+// there may be compared by eye and by diff.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -46,8 +46,8 @@ struct Texts {
   size_t width = 1;
 };
 
-/// How numbers are written: as they would be in "{:.4f}", "{:.4e}" or, where all are whole, "{:.0f}.".
-/// Zeros, infinities and NaNs have no say in it, nor in the width.
+/// How numbers are written: as they would be in "{:.4f}", "{:.4e}" or, where all are whole,
+/// "{:.0f}.". Zeros, infinities and NaNs have no say in it, nor in the width.
 Texts floating_texts(const std::vector<double>& values) {
   const auto counts = [](double v) { return std::isfinite(v) && v != 0; };
   double least = INFINITY, most = 0;

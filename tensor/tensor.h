@@ -22,8 +22,9 @@ struct AutogradMeta {
   virtual std::string describe() const = 0;
 };
 
-/// A handle, const as a std::shared_ptr is: a const Tensor always refers to the same elements, shape and dtype, but
-/// the elements, the version and what autograd keeps may change, through it or through another handle.
+/// A handle, const as a std::shared_ptr is: a const Tensor always refers to the same elements,
+/// shape and dtype, but the elements, the version and what autograd keeps may change, through it or
+/// through another handle.
 class Tensor {
  public:
   /// Undefined: no shape, no storage. Error of all that asks for them.
@@ -153,8 +154,8 @@ class Tensor {
 
 using Tensors = std::vector<Tensor>;
 
-/// The elements as PyTorch prints them: four digits, one width, scientific where magnitudes differ much, the
-/// first and last three along a dimension of more than 1000 elements in all, lines of 80:
+/// The elements as PyTorch prints them: four digits, one width, scientific where magnitudes differ
+/// much, the first and last three along a dimension of more than 1000 elements in all, lines of 80:
 ///   tensor([[1.0000, 2.0000],
 ///           [3.5000, 4.0000]], requires_grad=True)
 /// An op's output ends in the op's name, grad_fn=<relu>. "undefined" if it is.

@@ -1,5 +1,6 @@
-// How a gradient of the weight is cut into cells and put together: what its engines share. They differ in what they make
-// of x and dy before they multiply (transposed, by columns, transformed), and what that costs.
+// How a gradient of the weight is cut into cells and put together: what its engines share. They
+// differ in what they make of x and dy before they multiply (transposed, by columns, transformed),
+// and what that costs.
 //
 //   dw[row][column] = Σ over pixels of A[pixel][row] · B[pixel][column], for each tap
 //   cells are [group][range of blocks of pixels][range of rows][range of columns], one thread's work each
@@ -34,9 +35,10 @@ struct WgradCells {
             .columns = units(columns, column_unit, column_parts, channels % column_parts)};
   }
 
-  /// The ranges that cost the least, of powers of two of them: cost(row parts, column parts, pixel parts), where as many
-  /// ranges of pixels as make `wanted` cells, at most `most_pixel_parts`, are taken. Every range of columns makes A
-  /// again, every range of rows B; partial sums are written and read.
+  /// The ranges that cost the least, of powers of two of them: cost(row parts, column parts, pixel
+  /// parts), where as many ranges of pixels as make `wanted` cells, at most `most_pixel_parts`, are
+  /// taken. Every range of columns makes A again, every range of rows B; partial sums are written
+  /// and read.
   template <class Cost>
   void split(int64_t wanted, int64_t most_row_parts, int64_t most_pixel_parts, Cost cost) {
     double least = 0;
@@ -60,9 +62,9 @@ struct WgradCells {
     pixel_parts = std::min(pixel_parts, grid.count());
   }
 
-  /// Runs them: engine.run_cell(index, sums) to sums of its own, [sums_items] each, then engine.merge(cell, row, rows,
-  /// sums, dw) some rows at a time. engine.run_whole(index, dw) does both where a cell has all pixels, while its sums
-  /// are in L2.
+  /// Runs them: engine.run_cell(index, sums) to sums of its own, [sums_items] each, then
+  /// engine.merge(cell, row, rows, sums, dw) some rows at a time. engine.run_whole(index, dw) does
+  /// both where a cell has all pixels, while its sums are in L2.
   template <class Acc, class Engine>
   void run(const Engine& engine, int64_t multiplications, int64_t sums_items, int64_t merged_rows,
            Acc* dw) const {

@@ -85,8 +85,8 @@ OuterWgrad<T, Operand>::OuterWgrad(const ConvPlan& plan, const T* x, const T* dy
 }
 
 /// The sums of a cell should stay in L2 from one of its blocks to the next. (To pack A and copy B
-/// once for all cells, in a pass before, is slower: that pass waits for memory, while a cell's blocks
-/// have been prefetched by the tiles before.)
+/// once for all cells, in a pass before, is slower: that pass waits for memory, while a cell's
+/// blocks have been prefetched by the tiles before.)
 template <class T, class Operand>
 void OuterWgrad<T, Operand>::choose_split() {
   const double sums = static_cast<double>(taps() * cells_.rows * cells_.columns) * sizeof(Acc);
