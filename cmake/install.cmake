@@ -4,6 +4,7 @@ foreach(layer tensor autograd ops nn optim)
     FILES_MATCHING PATTERN "*.h" PATTERN "detail" EXCLUDE PATTERN "kernels" EXCLUDE)
 endforeach()
 install(FILES ${PROJECT_SOURCE_DIR}/quern.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/quern)
+install(FILES ${PROJECT_BINARY_DIR}/include/quern/quern/ops/ops.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/quern/ops)
 install(TARGETS quern EXPORT quern-targets)
 install(EXPORT quern-targets NAMESPACE quern:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/quern)
 configure_package_config_file(cmake/quern-config.cmake.in quern-config.cmake
