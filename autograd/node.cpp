@@ -16,12 +16,12 @@ std::shared_ptr<Variable> variable(const Tensor& t) {
   return meta == nullptr ? nullptr : meta->shared_from_this();
 }
 
-bool Recipe::makes(const Tensor& t) const {
+bool Recompute::makes(const Tensor& t) const {
   const auto last = last_.lock();
   return last && last == t.storage() && last->version() == version_;
 }
 
-Tensor Recipe::get() {
+Tensor Recompute::get() {
   const auto storage = last_.lock();
   if (storage && storage->version() == version_)
     return Tensor(storage, shape_, strides_, offset_, dtype_);
@@ -30,7 +30,7 @@ Tensor Recipe::get() {
   return t;
 }
 
-void Recipe::remember(const Tensor& t) {
+void Recompute::remember(const Tensor& t) {
   last_ = t.storage();
   version_ = t.version();
   shape_ = t.shape();
@@ -42,8 +42,8 @@ void Recipe::remember(const Tensor& t) {
 SavedTensor::SavedTensor(std::string_view op, const Tensor& t) : op_(op) {
   if (!t.defined()) return;
   const auto v = variable(t);
-  if (v && v->node && v->node->recipe && v->node->recipe->makes(t)) {
-    recipe_ = v->node->recipe;
+  if (v && v->node && v->node->recompute && v->node->recompute->makes(t)) {
+    recompute_ = v->node->recompute;
   } else {
     tensor_ = raw::alias(t);
     version_ = t.version();
@@ -51,8 +51,8 @@ SavedTensor::SavedTensor(std::string_view op, const Tensor& t) : op_(op) {
 }
 
 const Tensor& SavedTensor::get() const {
-  if (recipe_ && !tensor_.defined()) {
-    tensor_ = recipe_->get();
+  if (recompute_ && !tensor_.defined()) {
+    tensor_ = recompute_->get();
     version_ = tensor_.version();
   }
   if (tensor_.defined())

@@ -57,13 +57,14 @@ class Needs {
 };
 
 /// How to make the output of an op again, the same bits, from what its node keeps for backward
-/// anyway. Who saves the output keeps the recipe in its place, and the memory is free until then.
-/// `depth`: the tensors that come to be in making it, itself and those that other recipes make for
+/// anyway. Who saves the output keeps this in its place, and the memory is free until then.
+/// `depth`: the tensors that come to be in making it, itself and those that others make for
 /// it.
-class Recipe : public InTurn<Recipe> {
+class Recompute : public InTurn<Recompute> {
  public:
-  static std::shared_ptr<Recipe> of(const Tensor& y, std::function<Tensor()> make, int depth = 1) {
-    return {new Recipe(y, std::move(make), depth), DeleteInTurn<Recipe>()};
+  static std::shared_ptr<Recompute> of(const Tensor& y, std::function<Tensor()> make,
+                                       int depth = 1) {
+    return {new Recompute(y, std::move(make), depth), DeleteInTurn<Recompute>()};
   }
   int depth() const { return depth_; }
   /// Is this it, unchanged?
@@ -72,7 +73,7 @@ class Recipe : public InTurn<Recipe> {
   Tensor get();
 
  private:
-  Recipe(const Tensor& y, std::function<Tensor()> make, int depth)
+  Recompute(const Tensor& y, std::function<Tensor()> make, int depth)
       : make_(std::move(make)), depth_(depth) {
     remember(y);
   }
@@ -88,21 +89,21 @@ class Recipe : public InTurn<Recipe> {
   DType dtype_ = DType::f32;
 };
 
-/// A tensor kept for backward, by its recipe if it has one, else as it is: it shares the storage,
+/// A tensor kept for backward, by its Recompute if it has one, else as it is: it shares the storage,
 /// and get() fails if that was changed in place since.
 class SavedTensor {
  public:
   SavedTensor() = default;
   SavedTensor(std::string_view op, const Tensor& t);  ///< `op`: a literal
   const Tensor& get() const;
-  bool defined() const { return tensor_.defined() || recipe_; }
-  /// Of its recipe; 0: it is kept as it is.
-  int depth() const { return recipe_ ? recipe_->depth() : 0; }
+  bool defined() const { return tensor_.defined() || recompute_; }
+  /// Of its Recompute; 0: it is kept as it is.
+  int depth() const { return recompute_ ? recompute_->depth() : 0; }
 
  private:
   std::string_view op_;
-  std::shared_ptr<Recipe> recipe_;
-  // Without history, so that a node may save its own output. What a recipe made is kept from the
+  std::shared_ptr<Recompute> recompute_;
+  // Without history, so that a node may save its own output. What a Recompute made is kept from the
   // first use on.
   mutable Tensor tensor_;
   mutable uint64_t version_ = 0;
@@ -133,7 +134,7 @@ class Node : public InTurn<Node> {
   const std::string_view op;
   const GradDType grad_dtype;
   Edges inputs;
-  std::shared_ptr<Recipe> recipe;  ///< of the output; null: it has none
+  std::shared_ptr<Recompute> recompute;  ///< of the output; null: it has none
 };
 
 /// A node whose backward is the closure F: Tensors(const Tensor& dy, Needs).
@@ -147,7 +148,7 @@ class ClosureNode final : public Node {
   }
   void release() override {
     f_.reset();
-    recipe.reset();
+    recompute.reset();
   }
   bool released() const override { return !f_; }
 
@@ -165,7 +166,7 @@ void set_history(const Tensor& y, std::shared_ptr<Node> node);
 /// closure Tensors(const Tensor& dy, Needs needs): dy has y's shape and dtype (any strides), and
 /// the result holds one tensor an input, of its shape, undefined where !needs[i]. A floating
 /// gradient may have another dtype than its input (f32 for a bf16 weight keeps its precision). `op`
-/// must be a literal. A `recipe` is one of y. Errors of `op`: a y that is undefined, not floating
+/// must be a literal. A `recompute` is one of y. Errors of `op`: a y that is undefined, not floating
 /// or has history already; in backward(), gradients of another number or shape, or not floating.
 ///
 ///   return record("exp", y, {x}, [y = SavedTensor("exp", y)](const Tensor& dy, Needs) -> Tensors {
@@ -174,22 +175,22 @@ void set_history(const Tensor& y, std::shared_ptr<Node> node);
 template <std::invocable<const Tensor&, Needs> F>
 Tensor record(std::string_view op, Tensor y, std::span<const Tensor> inputs, F backward,
               GradDType grad_dtype = GradDType::of_output,
-              std::shared_ptr<Recipe> recipe = nullptr) {
+              std::shared_ptr<Recompute> recompute = nullptr) {
   Edges edges = detail::edges(inputs);
   if (edges.empty()) return y;
   std::shared_ptr<Node> node(
       new ClosureNode<F>(op, std::move(edges), grad_dtype, std::move(backward)),
       DeleteInTurn<Node>());
-  node->recipe = std::move(recipe);
+  node->recompute = std::move(recompute);
   detail::set_history(y, std::move(node));
   return y;
 }
 template <std::invocable<const Tensor&, Needs> F>
 Tensor record(std::string_view op, Tensor y, std::initializer_list<Tensor> inputs, F backward,
               GradDType grad_dtype = GradDType::of_output,
-              std::shared_ptr<Recipe> recipe = nullptr) {
+              std::shared_ptr<Recompute> recompute = nullptr) {
   return record(op, std::move(y), std::span(inputs.begin(), inputs.size()), std::move(backward),
-                grad_dtype, std::move(recipe));
+                grad_dtype, std::move(recompute));
 }
 
 }  // namespace quern

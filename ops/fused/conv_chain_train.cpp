@@ -107,10 +107,10 @@ struct Trained {
   const Stage& projection() const { return stages[depth()]; }
   const Stage* before(size_t i) const { return i == 0 ? nullptr : &stages[i - 1]; }
 
-  /// x if the join reads it: an x with a recipe is not made before it is needed.
+  /// x if the join reads it: an x that is recomputed is not made before it is needed.
   Tensor join_input() const { return shortcut == Shortcut::identity ? x.get() : Tensor(); }
 
-  /// Of a recipe of the output.
+  /// Of a Recompute of the output.
   int join_depth() const { return 1 + (shortcut == Shortcut::identity ? x.depth() : 0); }
 
   void make_mask() {
@@ -259,14 +259,14 @@ Tensor record_join(const std::shared_ptr<Trained>& trained, const Tensor& x,
   const Tensor out = trained->join(x, trained->mask_bits());
   // The output, which the next chain saves, is recomputed in backward by a pass over what this one
   // keeps anyway: little time for much of a step's memory.
-  std::shared_ptr<Recipe> recipe;
+  std::shared_ptr<Recompute> recompute;
   if (const int depth = trained->join_depth(); depth <= kMaxDepth)
-    recipe = Recipe::of(
+    recompute = Recompute::of(
         out, [trained] { return trained->join(trained->join_input()); }, depth);
   return record(
       kOp, out, inputs,
       [trained](const Tensor& dout, Needs needs) { return trained->backward(dout, needs); },
-      GradDType::of_output, std::move(recipe));
+      GradDType::of_output, std::move(recompute));
 }
 
 }  // namespace

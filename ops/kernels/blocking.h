@@ -3,7 +3,7 @@
 #pragma once
 #include "quern/tensor/cpu_features.h"
 
-namespace quern::kernels::blocking {
+namespace quern::kernels::cache {
 
 inline int64_t l2() { return cache_sizes().l2; }
 
@@ -60,4 +60,4 @@ inline int64_t winograd_sums() { return l2() / 2; }
 /// Rows of pixels that are copied at once and transformed while they are near.
 inline int64_t winograd_strip() { return l2() / 8; }
 
-}  // namespace quern::kernels::blocking
+}  // namespace quern::kernels::cache

@@ -74,7 +74,7 @@ TEST_CASE("a gradient is freed once it is passed on") {
   CHECK((memory_stats().in_use - before) / kBytes == 1);
 }
 
-TEST_CASE("who saves what has a recipe keeps no memory") {
+TEST_CASE("who saves what can be recomputed keeps no memory") {
   const Tensor x = ones({kElements}, DType::f64).requires_grad_();
   int made = 0;
   const auto make = [&] {
@@ -84,7 +84,7 @@ TEST_CASE("who saves what has a recipe keeps no memory") {
   Tensor y = full({kElements}, 3, DType::f64);
   y = record(
       "op", y, {x}, [](const Tensor& dy, Needs) -> Tensors { return {dy}; }, GradDType::of_output,
-      Recipe::of(y, make));
+      Recompute::of(y, make));
   const auto in_use = [before = memory_stats().in_use] {
     return (memory_stats().in_use - before) / kBytes;
   };
@@ -203,8 +203,9 @@ TEST_CASE("an undefined tensor can be saved") {
 
 TEST_CASE("recipes that hold each other in a long row are freed one by one") {
   const Tensor y = ones({2});
-  std::shared_ptr<Recipe> row;
-  for (int i = 0; i < 200000; ++i) row = Recipe::of(y, [before = std::move(row), y] { return y; });
+  std::shared_ptr<Recompute> row;
+  for (int i = 0; i < 200000; ++i)
+    row = Recompute::of(y, [before = std::move(row), y] { return y; });
   const int64_t before = memory_stats().in_use;
   row.reset();
   CHECK(memory_stats().in_use == before);

@@ -16,8 +16,8 @@ Block BlockGrid::operator[](int64_t i) const {
 }
 
 bool rows_collide(const GemmKernel& gemm, int64_t stride) {
-  const int64_t sets = blocking::kWay / std::gcd(blocking::kWay, stride * itemsize(gemm.a));
-  return gemm.mr > blocking::kWays * sets;
+  const int64_t sets = cache::kWay / std::gcd(cache::kWay, stride * itemsize(gemm.a));
+  return gemm.mr > cache::kWays * sets;
 }
 
 int64_t without_collisions(const GemmKernel& gemm, int64_t items) {

@@ -11,8 +11,8 @@
 namespace quern::kernels {
 namespace {
 
-struct Shape {
-  explicit Shape(const ConvProblem& p)
+struct Layout {
+  explicit Layout(const ConvProblem& p)
       : x(p.format, p.ic, p.ih, p.iw, p.x_gap),
         y(p.format, p.oc, p.oh, p.ow, p.y_gap),
         icg(p.ic / p.groups),
@@ -46,8 +46,8 @@ template <class T>
 std::vector<T> mapped(const ConvProblem& p, const T* x, const ChannelMap& map) {
   using Acc = Accumulator<T>;
   const Array<Acc> center(map.center), scale(map.scale), shift(map.shift);
-  std::vector<T> z(static_cast<size_t>(p.n * Shape(p).x.n));
-  each_pixel(Shape(p).x, p.n, p.ic, p.ih, p.iw, [&](int64_t c, int64_t i) {
+  std::vector<T> z(static_cast<size_t>(p.n * Layout(p).x.n));
+  each_pixel(Layout(p).x, p.n, p.ic, p.ih, p.iw, [&](int64_t c, int64_t i) {
     const Acc v = (static_cast<Acc>(x[i]) - center.at(c, 0)) * scale.at(c, 1) + shift.at(c, 0);
     z[static_cast<size_t>(i)] = static_cast<T>(v <= 0 ? 0 : v);
   });
@@ -90,7 +90,7 @@ void complete(const ImageStrides& s, int64_t n, int64_t channels, int64_t height
 
 template <class T>
 void forward(const ConvProblem& p, const T* x, const T* w, Accumulator<T>* sums) {
-  const Shape s(p);
+  const Layout s(p);
   parallel_pieces(p.n * p.oc, s.work / (p.n * p.oc), [&](int64_t cell) {
     const int64_t n = cell / p.oc, o = cell % p.oc;
     for (int64_t oy = 0; oy < p.oh; ++oy) {
@@ -117,7 +117,7 @@ void forward(const ConvProblem& p, const T* x, const T* w, Accumulator<T>* sums)
 
 template <class T>
 void dgrad(const ConvProblem& p, const T* dy, const T* w, Accumulator<T>* sums) {
-  const Shape s(p);
+  const Layout s(p);
   parallel_pieces(p.n * p.ic, s.work / (p.n * p.ic), [&](int64_t cell) {
     const int64_t n = cell / p.ic, c = cell % p.ic;
     for (int64_t iy = 0; iy < p.ih; ++iy) {
@@ -146,7 +146,7 @@ void dgrad(const ConvProblem& p, const T* dy, const T* w, Accumulator<T>* sums) 
 
 template <class T>
 void wgrad(const ConvProblem& p, const T* x, const T* dy, Accumulator<T>* dw) {
-  const Shape s(p);
+  const Layout s(p);
   parallel_pieces(p.oc * s.icg, s.work / (p.oc * s.icg), [&](int64_t cell) {
     const int64_t o = cell / s.icg, c = o / s.ocg * s.icg + cell % s.icg;
     for (int64_t r = 0; r < p.kh; ++r) {
@@ -182,9 +182,9 @@ void run_forward(const ConvPlan& plan, const void* x, const void* w, void* y,
     const T* source = static_cast<const T*>(x);
     std::vector<T> z;
     if (prologue.scale) z = mapped(p, source, prologue);
-    std::vector<Accumulator<T>> sums(static_cast<size_t>(p.n * Shape(p).y.n));
+    std::vector<Accumulator<T>> sums(static_cast<size_t>(p.n * Layout(p).y.n));
     forward(p, z.empty() ? source : z.data(), static_cast<const T*>(w), sums.data());
-    complete(Shape(p).y, p.n, p.oc, p.oh, p.ow, sums.data(), epilogue, static_cast<T*>(y));
+    complete(Layout(p).y, p.n, p.oc, p.oh, p.ow, sums.data(), epilogue, static_cast<T*>(y));
   });
 }
 
@@ -194,7 +194,7 @@ void run_dgrad(const ConvPlan& plan, const void* dy, const void* w, void* dx,
     const ConvProblem& p = plan.problem;
     std::vector<Accumulator<T>> sums(static_cast<size_t>(p.n * p.ic * p.ih * p.iw));
     dgrad(p, static_cast<const T*>(dy), static_cast<const T*>(w), sums.data());
-    complete(Shape(p).x, p.n, p.ic, p.ih, p.iw, sums.data(), epilogue, static_cast<T*>(dx));
+    complete(Layout(p).x, p.n, p.ic, p.ih, p.iw, sums.data(), epilogue, static_cast<T*>(dx));
   });
 }
 

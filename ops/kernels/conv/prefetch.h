@@ -8,9 +8,9 @@
 namespace quern::kernels {
 
 /// The channels of pixels that the next block reads, fetched to L2 by the tiles of this one, two
-/// cache lines a step (GemmTile::ahead): in bursts between the tiles they would take the line-fill
+/// cache lines a step (GemmTile::prefetch): in bursts between the tiles they would take the line-fill
 /// buffers that the tiles' own loads need.
-class Ahead {
+class Prefetch {
  public:
   struct Lines {
     const void* at;

@@ -34,13 +34,13 @@ struct Blocks {
     constexpr int64_t kCells = 16;  // enough for eight threads: more pack rows of A several times
     const bool amx = kernel.isa == Isa::amx;
     const int64_t k = padded_k(kernel, p.k);
-    depths = ceil_div(k * itemsize(kernel.a), blocking::gemm_depth(amx));
+    depths = ceil_div(k * itemsize(kernel.a), cache::gemm_depth(amx));
     kc = round_up(ceil_div(k, depths), kernel.k_multiple);
     depths = ceil_div(k, kc);
 
     // All columns, so that the rows of A are packed once, until there are too few cells; but four
     // tiles, which fetch the next panel while they multiply.
-    int64_t tiles_m = blocking::gemm_rows(amx) / kernel.mr, tiles_n = panel_count(kernel, p.n);
+    int64_t tiles_m = cache::gemm_rows(amx) / kernel.mr, tiles_n = panel_count(kernel, p.n);
     const auto cells = [&] {
       return p.batch * ceil_div(p.m, tiles_m * kernel.mr) * ceil_div(p.n, tiles_n * kernel.nr);
     };
@@ -58,7 +58,7 @@ struct Blocks {
 /// that all rows of a tile fall into the same two sets of L1.
 bool usable_in_place(const GemmKernel& kernel, const GemmProblem& p) {
   if (p.bf16_terms != 0 || p.a.col_stride != 1 || p.k % kernel.k_multiple != 0) return false;
-  return p.m <= 4 || p.a.row_stride * itemsize(kernel.a) % (blocking::kWay / 2) != 0;
+  return p.m <= 4 || p.a.row_stride * itemsize(kernel.a) % (cache::kWay / 2) != 0;
 }
 
 /// One row of C from its sums: out[j] (+)= sum[j] + bias[j], rounded once.
@@ -174,7 +174,7 @@ class Cell {
 
   /// One tile, at row i and column j of the cell: a block of k, and after the last what finishes C.
   void multiply(const Rows& a, int64_t depth, int64_t k, int64_t i, int64_t j,
-                const void* ahead) const {
+                const void* prefetch) const {
     const void *rows[std::size(kTermProducts)], *b[std::size(kTermProducts)];
     for (int t = 0; t < term_products(p_.bf16_terms); ++t) {
       rows[t] = at(a.data, kTermProducts[t].a * a.term + i * a.ld, itemsize(kernel_.a));
@@ -187,8 +187,8 @@ class Cell {
                   .a = rows,
                   .lda = a.ld,
                   .b = b,
-                  .ahead = ahead,
-                  .ahead_step = ahead == nullptr ? 0 : 64,
+                  .prefetch = prefetch,
+                  .prefetch_step = prefetch == nullptr ? 0 : 64,
                   .c = nullptr,
                   .ldc = 0,
                   .accumulate = depth > 0};
@@ -254,7 +254,7 @@ void gemm(const GemmKernel& kernel, const GemmProblem& p) {
   const Blocks blocks(kernel, p);
   const int64_t b_bytes = packed_b_bytes(kernel, p.k, p.n, p.bf16_terms);
   const void* panels = p.packed_b;
-  if (panels == nullptr && blocks.depths > 1 && b_bytes > blocking::kLargeB &&
+  if (panels == nullptr && blocks.depths > 1 && b_bytes > cache::kLargeB &&
       writes_directly(kernel, p))
     return gemm_by_depths(kernel, p, blocks.kc);
   const bool shared = panels != nullptr || p.b.batch_stride == 0;

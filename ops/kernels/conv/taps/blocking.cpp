@@ -18,44 +18,41 @@ int64_t most_taps(const TapConv& conv) {
 /// Source channels that one pass adds up: as many as B of all taps has room for in its share of L2,
 /// since each further pass loads and stores all sums again. (A third of 1 MiB takes 3×3 of 512
 /// channels in bf16 in one pass.)
-int64_t pass_of_k(const TapCut& cut) {
-  const int64_t fit =
-      blocking::panel_of_taps() / (cut.terms * cut.max_taps * cut.gemm.nr * cut.item);
-  const int64_t line = std::max<int64_t>(cut.gemm.k_multiple, 64 / cut.item);
-  if (fit >= cut.k) return cut.k;
-  return std::min(cut.k, round_up(even_piece(cut.k, std::max(fit, line)), line));
+int64_t pass_of_k(const TapBlocking& b) {
+  const int64_t fit = cache::panel_of_taps() / (b.terms * b.max_taps * b.gemm.nr * b.item);
+  const int64_t line = std::max<int64_t>(b.gemm.k_multiple, 64 / b.item);
+  if (fit >= b.k) return b.k;
+  return std::min(b.k, round_up(even_piece(b.k, std::max(fit, line)), line));
 }
 
-/// What a step of a tile (GemmTile::ahead) reads of A, in whole cache lines.
-int64_t step_of_source(const TapCut& cut) {
-  const bool dense =
-      cut.in_place && cut.max_taps == 1 && cut.a_pixel == cut.k && cut.k_block == cut.k;
-  return dense ? round_up(cut.gemm.mr * 2 * cut.gemm.kr * cut.item, 64) : 0;
+/// What a step of a tile (GemmTile::prefetch) reads of A, in whole cache lines.
+int64_t step_of_source(const TapBlocking& b) {
+  const bool dense = b.in_place && b.max_taps == 1 && b.a_pixel == b.k && b.k_block == b.k;
+  return dense ? round_up(b.gemm.mr * 2 * b.gemm.kr * b.item, 64) : 0;
 }
 
 /// Where few blocks leave each to many cells, all read one copy instead of making one each; not
 /// where all copies together are far from fitting in L2, in which a cell finds its own.
-int64_t items_to_share(const TapCut& cut) {
-  if (cut.in_place || cut.parts == 1) return 0;
-  const int64_t items = cut.scratch_items(cut.grid[0]);
-  return cut.grid.count() * cut.conv.groups * items * cut.item <= blocking::shared_sources() ? items
-                                                                                             : 0;
+int64_t items_to_share(const TapBlocking& b) {
+  if (b.in_place || b.parts == 1) return 0;
+  const int64_t items = b.scratch_items(b.grid[0]);
+  return b.grid.count() * b.conv.groups * items * b.item <= cache::shared_sources() ? items : 0;
 }
 
 /// Of no fewer pixels than a tile, and long enough to be worth taking.
-int64_t pieces_of_cell(const TapCut& cut) {
-  const int64_t rows = cut.grid.block_rows;
-  const int64_t pixels = cut.grid.block_images * rows * cut.conv.x.longest_phase();
-  const int64_t channels = ceil_div(cut.panels, cut.parts) * cut.gemm.nr;
-  const int64_t worth = pixels * channels * cut.k * cut.max_taps / (4 * kWorthACell);
-  return std::clamp<int64_t>(std::min({worth, rows, pixels / cut.gemm.mr}), 1, 8);
+int64_t pieces_of_cell(const TapBlocking& b) {
+  const int64_t rows = b.grid.block_rows;
+  const int64_t pixels = b.grid.block_images * rows * b.conv.x.longest_phase();
+  const int64_t channels = ceil_div(b.panels, b.parts) * b.gemm.nr;
+  const int64_t worth = pixels * channels * b.k * b.max_taps / (4 * kWorthACell);
+  return std::clamp<int64_t>(std::min({worth, rows, pixels / b.gemm.mr}), 1, 8);
 }
 
 /// Makes one run of two short ones, since a tile of 7 rows reads as much of B as one of 14. Returns
 /// the end of those that are left.
-Run* join_rows(const TapCut& cut, Run* begin, Run* end) {
-  const auto is_short = [&](const Run& run) { return 2 * run.length <= cut.gemm.mr; };
-  if (!cut.gemm.takes_epilogues || cut.out_strides.c != 1 || std::none_of(begin, end, is_short))
+Run* pair_rows(const TapBlocking& b, Run* begin, Run* end) {
+  const auto is_short = [&](const Run& run) { return 2 * run.length <= b.gemm.mr; };
+  if (!b.gemm.takes_epilogues || b.out_strides.c != 1 || std::none_of(begin, end, is_short))
     return end;
   std::sort(begin, end, [](const Run& a, const Run& b) {
     return std::tie(a.rows.begin, a.rows.end, a.a) < std::tie(b.rows.begin, b.rows.end, b.a);
@@ -67,8 +64,8 @@ Run* join_rows(const TapCut& cut, Run* begin, Run* end) {
         run[1].length != run->length)
       continue;
     ++run;
-    to->jump_a = run->a - (to->a + to->length * cut.a_pixel);
-    to->jump_output = run->output - (to->output + to->length * cut.output_pixel);
+    to->jump_a = run->a - (to->a + to->length * b.a_pixel);
+    to->jump_output = run->output - (to->output + to->length * b.output_pixel);
     to->length *= 2;
   }
   return to;
@@ -83,7 +80,7 @@ bool reads_in_place(const ConvPlan& plan, const TapConv& conv, int64_t gap) {
          !rows_collide(*plan.gemm, conv.groups * conv.source_channels * conv.x.stride());
 }
 
-TapCut::TapCut(const ConvPlan& plan, const TapConv& conv, bool maps, bool sums)
+TapBlocking::TapBlocking(const ConvPlan& plan, const TapConv& conv, bool maps, bool sums)
     : conv(conv),
       gemm(*plan.gemm),
       item(itemsize(gemm.a)),
@@ -103,7 +100,7 @@ TapCut::TapCut(const ConvPlan& plan, const TapConv& conv, bool maps, bool sums)
       k_block(pass_of_k(*this)),
       source_step(step_of_source(*this)),
       panels(panel_count(gemm, conv.output_channels)),
-      grid(BlockGrid::within(conv.images, conv.y.longest_phase(), blocking::source_block(),
+      grid(BlockGrid::within(conv.images, conv.y.longest_phase(), cache::source_block(),
                              [&](int64_t rows) {
                                return terms * Scratch(conv.y, conv.x, rows).image() * pitch * item;
                              })) {
@@ -126,17 +123,17 @@ TapCut::TapCut(const ConvPlan& plan, const TapConv& conv, bool maps, bool sums)
   shared_items = items_to_share(*this);
 }
 
-int64_t TapCut::term_items(const Block& block) const {
+int64_t TapBlocking::term_items(const Block& block) const {
   // A folded product reads on past the last position.
   return Scratch(conv.y, conv.x, block.rows).image() * block.images * pitch + k;
 }
 
-int64_t TapCut::tap_items(const Block& block, const Tap& y, const Tap& x) const {
+int64_t TapBlocking::tap_items(const Block& block, const Tap& y, const Tap& x) const {
   if (in_place) return y.offset * source_strides.y + x.offset * source_strides.x;
   return Scratch(conv.y, conv.x, block.rows).tap(y, x) * pitch;
 }
 
-int64_t TapCut::pixels_of(const Block& block) const {
+int64_t TapBlocking::pixels_of(const Block& block) const {
   int64_t rows = 0, columns = 0;
   for (int64_t i = 0; i < conv.y.phases(); ++i)
     rows += std::clamp<int64_t>(conv.y.phase(i).count - block.row, 0, block.rows);
@@ -144,12 +141,13 @@ int64_t TapCut::pixels_of(const Block& block) const {
   return block.images * rows * columns;
 }
 
-int64_t TapCut::kept_pixels() const {
+int64_t TapBlocking::kept_pixels() const {
   if (k_block == k) return gemm.mr;
   return grid.block_images * grid.block_rows * round_up(conv.x.longest_phase(), gemm.mr);
 }
 
-std::span<const PhaseWork> TapCut::work_of(const Block& block, PhaseWork* work, Run* runs) const {
+std::span<const PhaseWork> TapBlocking::work_of(const Block& block, PhaseWork* work,
+                                                Run* runs) const {
   const Axis &y = conv.y, &x = conv.x;
   const Scratch scratch(y, x, block.rows);
   const int64_t a_image = in_place ? source_strides.n : scratch.image() * pitch;
@@ -177,7 +175,7 @@ std::span<const PhaseWork> TapCut::work_of(const Block& block, PhaseWork* work, 
           else *end++ = run;
         }
       }
-      end = join_rows(*this, begin, end);
+      end = pair_rows(*this, begin, end);
       *phase++ = {.y = py, .x = px, .runs = {begin, end}};
     }
   }

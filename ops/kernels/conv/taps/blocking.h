@@ -28,10 +28,10 @@ struct PhaseWork {
 bool reads_in_place(const ConvPlan& plan, const TapConv& conv, int64_t gap);
 
 /// Distances count items, of the operand or of the output.
-struct TapCut {
+struct TapBlocking {
   /// `maps`: is the source mapped on its way (a prologue)? `sums`: are outputs summed up, a block
   /// at a time?
-  TapCut(const ConvPlan& plan, const TapConv& conv, bool maps, bool sums);
+  TapBlocking(const ConvPlan& plan, const TapConv& conv, bool maps, bool sums);
 
   const TapConv& conv;
   const GemmKernel& gemm;

@@ -97,7 +97,7 @@ void OuterWgrad<T, Operand>::choose_split() {
                    ((x_is_a_ ? dy_copied_ : x_copied_) ? copied : 1);
   cells_.split(std::min(wanted_cells(multiplications()), kCells), ceil_div(cells_.rows, gemm_.mr),
                p_.n * p_.oh, [&](int64_t rows, int64_t columns, int64_t parts) {
-                 const double room = static_cast<double>(blocking::outer_sums(parts > 1));
+                 const double room = static_cast<double>(cache::outer_sums(parts > 1));
                  const double cell_sums = sums / static_cast<double>(rows * columns);
                  return a * static_cast<double>(columns) + b * static_cast<double>(rows) +
                         (parts > 1 ? static_cast<double>(2 * parts + 1) : 1) * sums +
@@ -114,7 +114,7 @@ void OuterWgrad<T, Operand>::choose_blocks() {
         x_is_a_ ? pixels(block) : scratch(block).image() * static_cast<int64_t>(x_axes_.size());
     return (a_items(block, most_rows) + b * most_columns) * terms_ * kItem;
   };
-  cells_.cut(BlockGrid::within(p_.n, p_.oh, blocking::outer_block(), bytes), 2);
+  cells_.cut(BlockGrid::within(p_.n, p_.oh, cache::outer_block(), bytes), 2);
   direct_ = !x_is_a_ && taps() == 1 && cells_.pixel_parts == 1;
 }
 
@@ -144,14 +144,14 @@ void OuterWgrad<T, Operand>::sum_up(int64_t index, const Sums& sums) const {
   for (int64_t i = 0; i < cell.blocks.size; ++i) {
     const Block block = cells_.grid[cell.blocks.begin + i];
     const Source<Operand> packed = pack(cell, block, memory);
-    Ahead ahead;
+    Prefetch prefetch;
     if (i + 1 < cell.blocks.size) {
-      ahead = this->ahead(cell, cells_.grid[cell.blocks.begin + i + 1]);
+      prefetch = this->prefetch_of(cell, cells_.grid[cell.blocks.begin + i + 1]);
     } else if (index + 1 < cells_.count()) {  // most often of this thread, too
       const Cell next = cells_[index + 1];
-      ahead = this->ahead(next, cells_.grid[next.blocks.begin]);
+      prefetch = this->prefetch_of(next, cells_.grid[next.blocks.begin]);
     }
-    multiply(cell, block, memory.a, packed, sums, i == 0, ahead);
+    multiply(cell, block, memory.a, packed, sums, i == 0, prefetch);
   }
 }
 
@@ -201,27 +201,27 @@ typename OuterWgrad<T, Operand>::Runs OuterWgrad<T, Operand>::runs(const Block& 
 }
 
 template <class T, class Operand>
-Ahead OuterWgrad<T, Operand>::ahead(const Cell& cell, const Block& block) const {
-  Ahead ahead;
+Prefetch OuterWgrad<T, Operand>::prefetch_of(const Cell& cell, const Block& block) const {
+  Prefetch prefetch;
   const auto add = [&](const T* base, const ImageStrides& strides, const Extent& channels,
                        int64_t begin, int64_t end) {
     const int64_t items = (block.images - 1) * strides.n + (end - begin) * strides.y;
     constexpr int64_t item = static_cast<int64_t>(sizeof(T));
-    ahead.add(base + block.image * strides.n + begin * strides.y + channels.begin,
-              channels.size * item, strides.x * item, items / strides.x);
+    prefetch.add(base + block.image * strides.n + begin * strides.y + channels.begin,
+                 channels.size * item, strides.x * item, items / strides.x);
   };
   add(dy_, dy_strides_, dy_channels(cell), block.row, block.row + block.rows);
   const int64_t begin = std::max<int64_t>(block.row * p_.stride_h - p_.pad_h, 0);
   const int64_t end = std::min(p_.ih, (block.row + block.rows - 1) * p_.stride_h - p_.pad_h +
                                           (p_.kh - 1) * p_.dilation_h + 1);
   if (begin < end) add(x_, x_strides_, x_channels(cell), begin, end);
-  return ahead;
+  return prefetch;
 }
 
 template <class T, class Operand>
 void OuterWgrad<T, Operand>::multiply(const Cell& cell, const Block& block, const Operand* a,
                                       const Source<Operand>& b, const Sums& sums, bool first,
-                                      Ahead& ahead) const {
+                                      Prefetch& prefetch) const {
   const int64_t step = even_piece(cell.rows.size, gemm_.mr), sliver = a_columns(block) * kPitch;
   const int64_t panels = ceil_div(cell.columns.size, gemm_.nr);
   const int64_t a_term = a_items(block, cell.rows.size);
@@ -248,7 +248,7 @@ void OuterWgrad<T, Operand>::multiply(const Cell& cell, const Block& block, cons
           run_a[r] = a + row / step * sliver + runs.a[r / products.size()] +
                      products[r % products.size()].a * a_term;
         for (int64_t panel = 0; panel < panels; ++panel) {
-          const Ahead::Lines lines = ahead.next(steps, b.at);
+          const Prefetch::Lines lines = prefetch.next(steps, b.at);
           const GemmTile tile{
               .m = std::min(step, cell.rows.size - row),
               .n = std::min<int64_t>(gemm_.nr, cell.columns.size - panel * gemm_.nr),
@@ -258,8 +258,8 @@ void OuterWgrad<T, Operand>::multiply(const Cell& cell, const Block& block, cons
               .lda = gemm_.kr * kPitch,
               .b = run_b.data() + panel * static_cast<int64_t>(count),
               .ldb = b.pixel,
-              .ahead = lines.at,
-              .ahead_step = lines.step,
+              .prefetch = lines.at,
+              .prefetch_step = lines.step,
               .c = c + row * sums.ld + panel * gemm_.nr,
               .ldc = sums.ld,
               .accumulate = !first};

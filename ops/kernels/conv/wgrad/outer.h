@@ -70,9 +70,9 @@ class OuterWgrad {
                     int64_t column, Operand* a, const ChannelMap& map = {}) const;
   Runs runs(const Block& block, const Tap& ty, int64_t column, int64_t channels,
             int64_t pixel) const;
-  Ahead ahead(const Cell& cell, const Block& block) const;
+  Prefetch prefetch_of(const Cell& cell, const Block& block) const;
   void multiply(const Cell& cell, const Block& block, const Operand* a, const Source<Operand>& b,
-                const Sums& sums, bool first, Ahead& ahead) const;
+                const Sums& sums, bool first, Prefetch& prefetch) const;
 
   int64_t multiplications() const { return p_.n * p_.oh * p_.ow * icg_ * p_.oc * p_.kh * p_.kw; }
   int64_t taps() const { return tap_rows_ * tap_columns_; }
@@ -96,7 +96,7 @@ class OuterWgrad {
     const int64_t items = round_up(channels, gemm_.nr);
     return collides(items) ? items + gemm_.nr : items;
   }
-  bool collides(int64_t items) const { return items * kItem % blocking::kWay == 0; }
+  bool collides(int64_t items) const { return items * kItem % cache::kWay == 0; }
   /// Items of a copy of x; behind it a vector may be read.
   int64_t x_items(const Block& block, int64_t channels) const {
     return x_copied_ ? scratch(block).image() * block.images * x_pixel(channels) + gemm_.nr : 0;

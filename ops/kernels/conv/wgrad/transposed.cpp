@@ -141,7 +141,7 @@ void WgradEngine<T, Operand>::choose_split() {
   int64_t rows = a_rows_, outputs = round_up(ocg_, gemm_.nr);  // of a cell
   const auto cells = [&] { return p_.groups * ceil_div(a_rows_, rows) * ceil_div(ocg_, outputs); };
   const auto too_large = [&] {
-    return taps * rows * outputs * static_cast<int64_t>(sizeof(Acc)) > blocking::transposed_sums();
+    return taps * rows * outputs * static_cast<int64_t>(sizeof(Acc)) > cache::transposed_sums();
   };
   const int64_t wanted = wanted_cells(multiplications());
   // Partial sums cost memory traffic: at most half as much of them as of x and dy.
@@ -161,7 +161,7 @@ void WgradEngine<T, Operand>::choose_split() {
     const int64_t b = block_rows * round_up(p_.ow, gemm_.k_multiple) * cells_.max_columns();
     return terms_ * (a + b) * static_cast<int64_t>(sizeof(Operand));
   };
-  cells_.cut(BlockGrid::within(p_.n, p_.oh, blocking::transposed_block(), bytes), 2);
+  cells_.cut(BlockGrid::within(p_.n, p_.oh, cache::transposed_block(), bytes), 2);
 }
 
 template <class T, class Operand>

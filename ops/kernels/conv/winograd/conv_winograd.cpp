@@ -53,7 +53,7 @@ class WinogradEngine {
         pitch_(without_collisions(gemm_, round_up(conv_.source_channels, kVector))),
         out_pitch_(round_up(gemm_.nr, kVector)),
         panels_(panel_count(gemm_, conv_.output_channels)),
-        grid_(BlockGrid::within(conv_.images, conv_.tile_rows(), blocking::winograd_block(),
+        grid_(BlockGrid::within(conv_.images, conv_.tile_rows(), cache::winograd_block(),
                                 [&](int64_t rows) {
                                   return rows * conv_.tile_columns() * conv_.points() * pitch_ *
                                          kFloat;
@@ -112,7 +112,7 @@ class WinogradEngine {
 
   void transform_source(const Block& block, float* v) const;
   void multiply(int64_t block_index, int64_t part, const float* v) const;
-  Ahead ahead(int64_t block_index, int64_t panel, const Extent& panels) const;
+  Prefetch prefetch_of(int64_t block_index, int64_t panel, const Extent& panels) const;
   void store_panel(const Block& block, int64_t panel, PanelSums<float>& sums) const;
 
   const WinogradConv conv_;
@@ -176,7 +176,7 @@ void WinogradEngine::multiply(int64_t block_index, int64_t part, const float* v)
   for (int64_t panel = panels.begin; panel < panels.begin + panels.size; ++panel) {
     const int64_t channel = panel * gemm_.nr;
     const int64_t n = std::min<int64_t>(gemm_.nr, conv_.output_channels - channel);
-    Ahead ahead = this->ahead(block_index, panel, panels);
+    Prefetch prefetch = this->prefetch_of(block_index, panel, panels);
     for (int64_t point = 0; point < conv_.points(); ++point) {
       const float* u = packed_ + (panel * conv_.points() + point) * matrix;
       for (int64_t i = 0; i < count; i += step) {
@@ -184,7 +184,7 @@ void WinogradEngine::multiply(int64_t block_index, int64_t part, const float* v)
           const void* a = v + point * v_point + i * pitch_ + k;
           const void* b = u + k * gemm_.nr;
           const int64_t length = std::min(longest_sum, channels - k);
-          const Ahead::Lines lines = ahead.next(length / 2, b);
+          const Prefetch::Lines lines = prefetch.next(length / 2, b);
           gemm_.run({.m = std::min(step, count - i),
                      .n = n,
                      .k = length,
@@ -192,8 +192,8 @@ void WinogradEngine::multiply(int64_t block_index, int64_t part, const float* v)
                      .a = &a,
                      .lda = pitch_,
                      .b = &b,
-                     .ahead = lines.at,
-                     .ahead_step = lines.step,
+                     .prefetch = lines.at,
+                     .prefetch_step = lines.step,
                      .c = m_.get() + point * m_point + i * out_pitch_,
                      .ldc = out_pitch_,
                      .accumulate = k > 0});
@@ -208,28 +208,30 @@ void WinogradEngine::multiply(int64_t block_index, int64_t part, const float* v)
 
 /// What the tiles of a panel prefetch: all that its epilogue reads and writes, and a share of the
 /// next block's source.
-Ahead WinogradEngine::ahead(int64_t block_index, int64_t panel, const Extent& panels) const {
-  Ahead ahead;
+Prefetch WinogradEngine::prefetch_of(int64_t block_index, int64_t panel,
+                                     const Extent& panels) const {
+  Prefetch prefetch;
   const Block block = grid_[block_index];
   const int64_t channel = panel * gemm_.nr, top = conv_.tile * block.row;
   const int64_t n = std::min<int64_t>(gemm_.nr, conv_.output_channels - channel);
   const int64_t rows = std::min(conv_.tile * block.rows, conv_.height - top);
   for (const float* base : read_or_written_)
     if (base)
-      ahead.add(base + block.image * out_strides_.n + top * out_strides_.y + channel, n * kFloat,
-                out_strides_.x * kFloat, ((block.images - 1) * conv_.height + rows) * conv_.width);
-  if (parts_ > 1 || block_index + 1 == grid_.count()) return ahead;
+      prefetch.add(base + block.image * out_strides_.n + top * out_strides_.y + channel, n * kFloat,
+                   out_strides_.x * kFloat,
+                   ((block.images - 1) * conv_.height + rows) * conv_.width);
+  if (parts_ > 1 || block_index + 1 == grid_.count()) return prefetch;
   const Block next = grid_[block_index + 1];
   const int64_t begin = std::max<int64_t>(0, conv_.tile * next.row + conv_.y.lead);
   const int64_t end =
       std::min(conv_.y.source, conv_.tile * (next.row + next.rows) + conv_.y.lead + 2);
-  if (begin >= end) return ahead;
+  if (begin >= end) return prefetch;
   const Extent share = piece(((next.images - 1) * conv_.y.source + end - begin) * conv_.x.source,
                              panels.size, panel - panels.begin);
-  ahead.add(source_ + next.image * source_strides_.n + begin * source_strides_.y +
-                share.begin * source_strides_.x,
-            conv_.source_channels * kFloat, source_strides_.x * kFloat, share.size);
-  return ahead;
+  prefetch.add(source_ + next.image * source_strides_.n + begin * source_strides_.y +
+                   share.begin * source_strides_.x,
+               conv_.source_channels * kFloat, source_strides_.x * kFloat, share.size);
+  return prefetch;
 }
 
 /// A panel's M to outputs, a row of tiles at a time.

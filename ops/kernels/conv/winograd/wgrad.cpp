@@ -77,9 +77,9 @@ class WinogradWgrad {
   void each_strip(const Block& block, int64_t row_items, Body body) const;
   void transform_x(const Cell& cell, const Block& block, float* v) const;
   void transform_dy(const Cell& cell, const Block& block, float* d) const;
-  Ahead ahead(const Cell& cell, const Block& block) const;
+  Prefetch prefetch_of(const Cell& cell, const Block& block) const;
   void multiply(const Cell& cell, const Block& block, const float* d, const float* v, float* m,
-                bool first, Ahead& ahead) const;
+                bool first, Prefetch& prefetch) const;
   void transform_m(const Cell& cell, const float* m, int64_t row, int64_t rows, float* taps) const;
   void write(const Cell& cell, int64_t row, int64_t rows, const float* taps, float* dw) const;
 
@@ -127,14 +127,13 @@ void WinogradWgrad::choose_split() {
         const double m = filters / static_cast<double>(rows * columns) * kFloat;  // of a point
         return v * static_cast<double>(rows) + d * static_cast<double>(columns) +
                filters * static_cast<double>(parts * (kPoints + (parts > 1 ? 2 * kTaps : 0))) +
-               (m > static_cast<double>(blocking::winograd_sums()) ? 1000 * m : 0);
+               (m > static_cast<double>(cache::winograd_sums()) ? 1000 * m : 0);
       });
   const auto bytes = [&](int64_t rows) {
     return rows * conv_.tile_columns() * kPoints *
            (cells_.max_rows() / mr_ * d_pitch_ + cells_.max_columns() / nr_ * v_pitch_) * kFloat;
   };
-  cells_.cut(BlockGrid::within(p_.n, conv_.tile_rows(), blocking::winograd_outer_block(), bytes),
-             1);
+  cells_.cut(BlockGrid::within(p_.n, conv_.tile_rows(), cache::winograd_outer_block(), bytes), 1);
 }
 
 /// To `taps`, or to dw if they are the only ones.
@@ -148,14 +147,14 @@ void WinogradWgrad::run_cell(int64_t index, float* taps, float* dw) const {
     const Block block = cells_.grid[cell.blocks.begin + i];
     transform_x(cell, block, v.as<float>());
     transform_dy(cell, block, d.as<float>());
-    Ahead ahead;
+    Prefetch prefetch;
     if (i + 1 < cell.blocks.size) {
-      ahead = this->ahead(cell, cells_.grid[cell.blocks.begin + i + 1]);
+      prefetch = this->prefetch_of(cell, cells_.grid[cell.blocks.begin + i + 1]);
     } else if (index + 1 < cells_.count()) {  // most often of this thread, too
       const Cell next = cells_[index + 1];
-      ahead = this->ahead(next, cells_.grid[next.blocks.begin]);
+      prefetch = this->prefetch_of(next, cells_.grid[next.blocks.begin]);
     }
-    multiply(cell, block, d.as<float>(), v.as<float>(), m.as<float>(), i == 0, ahead);
+    multiply(cell, block, d.as<float>(), v.as<float>(), m.as<float>(), i == 0, prefetch);
   }
   if (taps) return transform_m(cell, m.as<float>(), 0, cell.rows.size, taps);
   const Workspace some(mr_ * kTaps * cells_.max_columns() * kFloat);
@@ -169,7 +168,7 @@ void WinogradWgrad::run_cell(int64_t index, float* taps, float* dw) const {
 /// body(pixels, the first one's tile) of each strip of rows that are copied at once, to stay near.
 template <class Body>
 void WinogradWgrad::each_strip(const Block& block, int64_t row_items, Body body) const {
-  const int64_t fit = std::max<int64_t>(1, blocking::winograd_strip() / (2 * row_items * kFloat));
+  const int64_t fit = std::max<int64_t>(1, cache::winograd_strip() / (2 * row_items * kFloat));
   const int64_t step = even_piece(block.rows, fit);
   for (int64_t image = 0; image < block.images; ++image)
     for (int64_t row = 0; row < block.rows; row += step)
@@ -231,31 +230,31 @@ void WinogradWgrad::transform_dy(const Cell& cell, const Block& block, float* d)
   });
 }
 
-Ahead WinogradWgrad::ahead(const Cell& cell, const Block& block) const {
-  Ahead ahead;
+Prefetch WinogradWgrad::prefetch_of(const Cell& cell, const Block& block) const {
+  Prefetch prefetch;
   const auto add = [&](const float* base, const ImageStrides& strides, const Extent& channels,
                        int64_t begin, int64_t end) {
     const int64_t items = (block.images - 1) * strides.n + (end - begin) * strides.y;
     if (begin < end)
-      ahead.add(base + block.image * strides.n + begin * strides.y + channels.begin,
-                channels.size * kFloat, strides.x * kFloat, items / strides.x);
+      prefetch.add(base + block.image * strides.n + begin * strides.y + channels.begin,
+                   channels.size * kFloat, strides.x * kFloat, items / strides.x);
   };
   const int64_t begin = 2 * block.row, end = begin + 2 * block.rows;
   add(x_, x_strides_, cell.columns, std::max<int64_t>(begin - p_.pad_h, 0),
       std::min(end + 2 - p_.pad_h, p_.ih));
   add(dy_, dy_strides_, cell.rows, begin, std::min(end, p_.oh));
-  return ahead;
+  return prefetch;
 }
 
 void WinogradWgrad::multiply(const Cell& cell, const Block& block, const float* d, const float* v,
-                             float* m, bool first, Ahead& ahead) const {
+                             float* m, bool first, Prefetch& prefetch) const {
   const int64_t count = tiles(block);
   for (int64_t point = 0; point < kPoints; ++point) {
     for (int64_t panel = 0; panel < panels(cell); ++panel) {
       const void* b = v + point * v_point(cell, block) + panel * count * v_pitch_;
       for (int64_t row = 0; row < cell.rows.size; row += mr_) {
         const void* a = d + point * d_point(cell, block) + row / mr_ * count * d_pitch_;
-        const Ahead::Lines lines = ahead.next(count, b);
+        const Prefetch::Lines lines = prefetch.next(count, b);
         gemm_.run_outer({.m = std::min(mr_, cell.rows.size - row),
                          .n = std::min(nr_, cell.columns.size - panel * nr_),
                          .k = count,
@@ -264,8 +263,8 @@ void WinogradWgrad::multiply(const Cell& cell, const Block& block, const float* 
                          .lda = d_pitch_,
                          .b = &b,
                          .ldb = v_pitch_,
-                         .ahead = lines.at,
-                         .ahead_step = lines.step,
+                         .prefetch = lines.at,
+                         .prefetch_step = lines.step,
                          .c = m + point * m_point(cell) + (panel * cell.rows.size + row) * v_pitch_,
                          .ldc = v_pitch_,
                          .accumulate = !first});

@@ -57,7 +57,7 @@ struct F32 {
   template <int kRows>
   static void run(const GemmTile& tile) {
     Accumulators<kRows> c;
-    const auto* ahead = static_cast<const char*>(tile.ahead);
+    const auto* prefetch = static_cast<const char*>(tile.prefetch);
     for (int64_t i = 0; i < tile.batch; ++i) {
       const auto* a = static_cast<const float*>(tile.a[i]);
       const auto* b = static_cast<const float*>(tile.b[i]);
@@ -65,9 +65,9 @@ struct F32 {
 #pragma GCC unroll 4
       for (int64_t p = 0; p < tile.k; ++p, b += ldb) {
         if constexpr (kOuter) {
-          _mm_prefetch(ahead, _MM_HINT_T1);
-          _mm_prefetch(ahead + 64, _MM_HINT_T1);
-          ahead += tile.ahead_step;
+          _mm_prefetch(prefetch, _MM_HINT_T1);
+          _mm_prefetch(prefetch + 64, _MM_HINT_T1);
+          prefetch += tile.prefetch_step;
         }
         c.add_outer(a + (kOuter ? p * tile.lda : p), kOuter ? 1 : tile.lda, _mm256_loadu_ps(b),
                     _mm256_loadu_ps(b + 8));

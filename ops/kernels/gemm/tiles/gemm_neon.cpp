@@ -58,16 +58,16 @@ struct F32 {
   template <int kRows>
   static void run(const GemmTile& tile) {
     Accumulators<kRows> c;
-    const auto* ahead = static_cast<const char*>(tile.ahead);
+    const auto* prefetch = static_cast<const char*>(tile.prefetch);
     for (int64_t i = 0; i < tile.batch; ++i) {
       const auto* a = static_cast<const float*>(tile.a[i]);
       const auto* b = static_cast<const float*>(tile.b[i]);
       const int64_t ldb = kOuter ? tile.ldb : kNr;
       for (int64_t p = 0; p < tile.k; ++p, b += ldb) {
         if constexpr (kOuter) {
-          __builtin_prefetch(ahead, 0, 2);
-          __builtin_prefetch(ahead + 64, 0, 2);
-          ahead += tile.ahead_step;
+          __builtin_prefetch(prefetch, 0, 2);
+          __builtin_prefetch(prefetch + 64, 0, 2);
+          prefetch += tile.prefetch_step;
         }
         c.add_outer(a + (kOuter ? p * tile.lda : p), kOuter ? 1 : tile.lda, vld1q_f32(b),
                     vld1q_f32(b + 4), vld1q_f32(b + 8));

@@ -23,7 +23,7 @@ struct F32 {
     const auto lanes = static_cast<int64_t>(svcntw());
 #define QUERN_ZERO(r) svfloat32_t c##r##0 = svdup_f32(0), c##r##1 = c##r##0, c##r##2 = c##r##0;
     QUERN_EACH_ROW(QUERN_ZERO)
-    const auto* ahead = static_cast<const char*>(tile.ahead);
+    const auto* prefetch = static_cast<const char*>(tile.prefetch);
     for (int64_t i = 0; i < tile.batch; ++i) {
       const auto* a = static_cast<const float*>(tile.a[i]);
       const auto* b = static_cast<const float*>(tile.b[i]);
@@ -31,9 +31,9 @@ struct F32 {
       const int64_t b_step = kOuter ? tile.ldb : 3 * lanes;
       for (int64_t p = 0; p < tile.k; ++p, a += a_step, b += b_step) {
         if constexpr (kOuter) {
-          __builtin_prefetch(ahead, 0, 2);
-          __builtin_prefetch(ahead + 64, 0, 2);
-          ahead += tile.ahead_step;
+          __builtin_prefetch(prefetch, 0, 2);
+          __builtin_prefetch(prefetch + 64, 0, 2);
+          prefetch += tile.prefetch_step;
         }
         const svfloat32_t b0 = svld1_f32(all, b), b1 = svld1_vnum_f32(all, b, 1),
                           b2 = svld1_vnum_f32(all, b, 2);

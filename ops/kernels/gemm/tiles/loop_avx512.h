@@ -64,15 +64,15 @@ __attribute__((always_inline)) inline void add_products(Accumulators<kRows>& c, 
 }
 
 /// What a tile prefetches while it multiplies: its rows of C, or the next tile's rows of all that
-/// its epilogue reads and writes (End, epilogue_avx512.h), and `ahead`. A little a step: all rows
+/// its epilogue reads and writes (End, epilogue_avx512.h), and `prefetch`. A little a step: all rows
 /// at once would take the line-fill buffers that the loads of A and B need. A line that will be
 /// written is prefetched for writing, else its store requests it a second time, for ownership.
 template <class End, int kRows>
 class Fetches {
  public:
   __attribute__((always_inline)) explicit Fetches(const GemmTile& tile)
-      : ahead_(static_cast<const char*>(tile.ahead == nullptr ? tile.b[0] : tile.ahead)),
-        ahead_step_(tile.ahead_step),
+      : prefetch_(static_cast<const char*>(tile.prefetch == nullptr ? tile.b[0] : tile.prefetch)),
+        prefetch_step_(tile.prefetch_step),
         stride_(End::fetched(tile, at_)) {
     if (End::kNextTile) next_tile();
   }
@@ -88,17 +88,17 @@ class Fetches {
     for (int i = 1; i < End::kTensors; ++i) _mm_prefetch(at_[i] + offset_, _MM_HINT_T0);
     const int64_t move = kLines == 1 || lines_ % 2 != 0 ? stride_ - (kLines - 1) * 64 : 64;
     offset_ += --lines_ > 0 ? move : 0;
-    _mm_prefetch(ahead_, _MM_HINT_T1);
-    _mm_prefetch(ahead_ + 64, _MM_HINT_T1);
-    ahead_ += ahead_step_;
+    _mm_prefetch(prefetch_, _MM_HINT_T1);
+    _mm_prefetch(prefetch_ + 64, _MM_HINT_T1);
+    prefetch_ += prefetch_step_;
   }
 
  private:
   static constexpr int kLines = kNr * End::kItem / 64;  // of a row
   const char* at_[End::kTensors];
   int64_t offset_ = 0, lines_ = kRows * kLines;
-  const char* ahead_;
-  int64_t ahead_step_, stride_;
+  const char* prefetch_;
+  int64_t prefetch_step_, stride_;
 };
 
 /// The row of B a page further on: hardware prefetchers stop at page ends and have to start anew on
