@@ -107,18 +107,22 @@ void TileOutput<T>::complete(GemmTile& tile, int64_t channel, int64_t offset, T*
   const bool innermost = strides_.c == 1;
   const int64_t items = innermost ? 0 : scratch_items(m) / 3;
   T* to = innermost ? output_ + offset : scratch;
-  Epilogue of_tile = epilogue_;
-  of_tile.map = {
-      .center = epilogue_.kind == Kind::moments ? sums.pivot : array(epilogue_.map.center, channel),
-      .scale = array(epilogue_.map.scale, channel),
-      .shift = array(epilogue_.map.shift, channel)};
-  of_tile.residual = gather(epilogue_.residual, offset, m, n, scratch + items);
-  of_tile.x = gather(epilogue_.x, offset, m, n, scratch + 2 * items);
-  of_tile.first = sums.a, of_tile.second = sums.b;
-  of_tile.out = to;
-  of_tile.stride = innermost ? pixel_ : gemm_.nr;
-  of_tile.jump = jump;
-  of_tile.wide = dtype_of<T> != gemm_.a;
+  // Member by member: as a copy of the whole it is loaded again before its stores have been forwarded.
+  const Epilogue of_tile{
+      .kind = epilogue_.kind,
+      .relu = epilogue_.relu,
+      .map = {.center = epilogue_.kind == Kind::moments ? sums.pivot
+                                                        : array(epilogue_.map.center, channel),
+              .scale = array(epilogue_.map.scale, channel),
+              .shift = array(epilogue_.map.shift, channel)},
+      .residual = gather(epilogue_.residual, offset, m, n, scratch + items),
+      .x = gather(epilogue_.x, offset, m, n, scratch + 2 * items),
+      .first = sums.a,
+      .second = sums.b,
+      .out = to,
+      .stride = innermost ? pixel_ : gemm_.nr,
+      .jump = jump,
+      .wide = dtype_of<T> != gemm_.a};
   if (in_registers(n, tile.batch, sums)) {
     if (has_sums()) sums.prepare(tile.tiles * m);
     tile.epilogue = &of_tile;
