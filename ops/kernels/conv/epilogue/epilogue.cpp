@@ -107,7 +107,7 @@ void TileOutput<T>::complete(GemmTile& tile, int64_t channel, int64_t offset, T*
   const bool innermost = strides_.c == 1;
   const int64_t items = innermost ? 0 : scratch_items(m) / 3;
   T* to = innermost ? output_ + offset : scratch;
-  // Member by member: as a copy of the whole it is loaded again before its stores have been forwarded.
+  // Member by member: a copy would be loaded again before its stores have been forwarded.
   const Epilogue of_tile{
       .kind = epilogue_.kind,
       .relu = epilogue_.relu,
