@@ -13,13 +13,6 @@ function(quern_strict target)
   endif()
 endfunction()
 
-# What most sources of a target parse first. Not where the compiler's launcher is a cache, which cannot look into it.
-function(quern_precompile target)
-  if(NOT CMAKE_CXX_COMPILER_LAUNCHER)
-    target_precompile_headers(${target} PRIVATE ${ARGN})
-  endif()
-endfunction()
-
 function(quern_layer name)
   cmake_parse_arguments(PARSE_ARGV 1 LAYER "" "SOURCES" "USES;LINKS")
   set(folder ${PROJECT_SOURCE_DIR}/${LAYER_SOURCES})
@@ -38,9 +31,6 @@ function(quern_layer name)
   list(TRANSFORM LAYER_USES PREPEND quern_)
   target_link_libraries(quern_${name} PUBLIC ${LAYER_USES} ${LAYER_LINKS})
   quern_strict(quern_${name})
-  if("quern_ops" IN_LIST LAYER_USES OR name STREQUAL ops)
-    quern_precompile(quern_${name} [["quern/autograd/node.h"]] [["quern/tensor/raw.h"]])
-  endif()
   set_property(GLOBAL APPEND PROPERTY QUERN_LAYERS ${name})
 endfunction()
 

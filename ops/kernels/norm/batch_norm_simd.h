@@ -2,8 +2,8 @@
 // two passes of `stats` meet in the cache, as the driver's blocks are made to fit there.
 #pragma once
 #include "quern/ops/kernels/columns_simd.h"
+#include "quern/ops/kernels/moments_simd.h"
 #include "quern/ops/kernels/norm/batch_norm_kernel.h"
-#include "quern/ops/kernels/norm/moments_simd.h"
 
 namespace quern::kernels {
 namespace {

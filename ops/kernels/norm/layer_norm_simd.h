@@ -2,8 +2,8 @@
 // again from the cache; sums over it are f32 (f64 for f64) within a segment, which bounds their
 // error, and f64 beyond.
 #pragma once
+#include "quern/ops/kernels/moments_simd.h"
 #include "quern/ops/kernels/norm/layer_norm_kernel.h"
-#include "quern/ops/kernels/norm/moments_simd.h"
 
 namespace quern::kernels {
 namespace {
