@@ -44,8 +44,10 @@ template <class T>
 int64_t transpose_words(const PanelRows<T>& to, const T* src, int64_t col_stride, int64_t k,
                         int64_t n, int64_t row0) {
   const int64_t kr = to.kr, word = kr * static_cast<int64_t>(sizeof(T)), groups = k / kr;
-  if (col_stride % kr != 0 || reinterpret_cast<uintptr_t>(src) % static_cast<size_t>(word) != 0)
-    return 0;
+  const auto aligned = [=](const T* p) {
+    return reinterpret_cast<uintptr_t>(p) % static_cast<size_t>(word) == 0;
+  };
+  if (col_stride % kr != 0 || !aligned(src) || !aligned(to.at(row0))) return 0;
   copy_matrix(word, src, 1, col_stride / kr, to.at(row0), to.nr, groups, n);
   return groups * kr;
 }
