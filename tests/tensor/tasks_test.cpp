@@ -170,15 +170,18 @@ TEST_CASE(
     CAPTURE(task_fails);
     const auto held = std::make_shared<int>();  // by the tasks that wait
     std::atomic<bool> begun = false;
+    std::atomic<bool> all_given = false;
     std::atomic<int> later = 0;
     const auto body = [&](Tasks& beside) {
       beside.run([&] {
         begun = true;
-        while (held.use_count() > 1 && std::chrono::steady_clock::now() < patience)
+        while ((!all_given || held.use_count() > 1) &&
+               std::chrono::steady_clock::now() < patience)
           std::this_thread::yield();
         if (task_fails) throw std::runtime_error("task");
       });
       for (int i = 0; i < 5; ++i) beside.run([&later, held] { ++later; });
+      all_given = true;
       while (!begun) std::this_thread::yield();
       throw std::runtime_error("body");
     };
