@@ -18,6 +18,7 @@ An engine's time is the median of its rounds' medians; the ratio is that of samp
 best peer, the fastest of the others; above 1 quern is faster. The rivals keep their process from turn to turn, so
 that nothing is compiled twice, take one step that is not timed in each turn, and wait in a read between turns (what
 they use of the CPU meanwhile is in the JSON). quern starts afresh each turn and its first three steps do not count.
+The rivals allocate by tcmalloc where it is installed (Debian: libtcmalloc-minimal4); the line above the table tells.
 Every engine is kept to the same CPUs, one a core; PyTorch's and quern's threads are bound to one each. Memory
 is the most that was resident: quern's from its start, a rival's from its first timed step on, without what compiling
 took. Rivals that do not fit into memory together are measured one after the other, each in turn with quern.
@@ -34,7 +35,7 @@ import tempfile
 from pathlib import Path
 
 from compare import machine, table
-from compare.engines import Failed, Worker
+from compare.engines import Failed, Worker, tcmalloc
 from compare.rows import VARIANTS, measure
 
 HOME = Path.home() / ".cache" / "quern"
@@ -67,7 +68,7 @@ def parse_arguments():
     several("--threads", (*range(1, len(machine.cores())), "all"), None)
     several("--variants", VARIANTS, list(VARIANTS))
     parser.add_argument("--rounds", type=positive, default=5, help="turns of each engine [%(default)s]")
-    parser.add_argument("--steps", type=positive, help="timed steps a turn [as many as quern does in --seconds, 3 to 200]")
+    parser.add_argument("--steps", type=positive, help="timed steps a turn [as many as quern does in --seconds, 8 to 200]")
     parser.add_argument("--seconds", type=float, default=2, help="length of a turn [%(default)s]")
     parser.add_argument("--arch", default="resnet50")
     parser.add_argument("--image-size", type=positive, default=224)
@@ -121,11 +122,14 @@ def prepare(batch, python, folder, options):
 
 def run(options):
     python = options.python or machine.interpreter(options.venv)
-    program = options.quern or machine.build()
+    program = options.quern or machine.build("resnet50", "release", "examples/resnet50")
     report = {"machine": machine.describe(), "commit": machine.commit(), "rounds": options.rounds}
     report |= {"turn": f"{options.steps} steps" if options.steps else f"{options.seconds:g} s"}
     report |= {"date": datetime.datetime.now().isoformat(timespec="seconds"), "arch": options.arch}
     report |= {"image_size": options.image_size, "arguments": sys.argv[1:], "rows": []}
+    report["malloc"] = tcmalloc()
+    if not report["malloc"]:
+        print("compare_pytorch: warning: no tcmalloc (Debian: libtcmalloc-minimal4), PyTorch may be a quarter slower", file=sys.stderr)
     load = machine.Load()
     with tempfile.TemporaryDirectory() as name:
         folder, prepared = Path(name), set()

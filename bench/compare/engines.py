@@ -1,6 +1,7 @@
 """quern and its rivals as processes that take turns. One computes at a time."""
 
 import array
+import ctypes.util
 import json
 import os
 import re
@@ -27,6 +28,11 @@ def environment(threads=None):
     return env
 
 
+def tcmalloc():
+    """The allocator that PyTorch is at its best with (its tuning guide; up to a quarter faster), or None."""
+    return ctypes.util.find_library("tcmalloc_minimal") or ctypes.util.find_library("tcmalloc")
+
+
 def reason(status, stderr):
     if status < 0:
         return f"killed by {signal.Signals(-status).name}"
@@ -44,6 +50,8 @@ class Worker:
         own_pool = self.name in ("openvino", "onnxruntime")
         env = environment(None if own_pool else job["threads"])
         env["TORCHINDUCTOR_CACHE_DIR"] = str(cache)
+        if tcmalloc():
+            env["LD_PRELOAD"] = tcmalloc()
         self.errors = tempfile.TemporaryFile("w+")
         self.process = subprocess.Popen(
             [python, "-W", "ignore", worker.__file__, json.dumps(job)],

@@ -87,11 +87,12 @@ def interpreter(venv):
     return str(python)
 
 
-def build():
-    """The program resnet50 of this tree, built."""
-    if subprocess.run([ROOT / "dev", "build", "--target", "resnet50"], stdout=subprocess.DEVNULL).returncode != 0:
-        sys.exit("compare_pytorch: ./dev build failed")
-    return str(ROOT / "build/release/examples/resnet50/resnet50")
+def build(program, preset, folder):
+    """A program of this tree, built."""
+    words = [ROOT / "dev", "build", "--preset", preset, "--target", program]
+    if subprocess.run(words, stdout=subprocess.DEVNULL).returncode != 0:
+        sys.exit(f"./dev build --target {program} failed")
+    return str(ROOT / "build" / preset / folder / program)
 
 
 def commit():

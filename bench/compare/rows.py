@@ -16,6 +16,7 @@ VARIANTS = {
     "onnxruntime": "ONNX Runtime",
 }
 TRAINING = ("eager", "compiled")
+LEAST_STEPS = 8  # a turn: a rival that has waited takes some to come up to its speed
 
 # How far the first losses (training) or logits (inference) of two engines may lie apart, relative by norm: enough to
 # tell another network from this one; tests/pytorch/compare_resnet.py holds quern to f64. With random weights 53
@@ -33,7 +34,7 @@ def measure(row, python, program, folder, options):
     quern = Quern(program, row, folder, cpus, options)
     first = quern.run(3)
     expected = quern.results()
-    steps = options.steps or max(3, min(200, math.ceil(1e3 * options.seconds / statistics.median(first))))
+    steps = options.steps or max(LEAST_STEPS, min(200, math.ceil(1e3 * options.seconds / statistics.median(first))))
     engines = {"quern": {"rounds": []}}
 
     names = [v for v in options.variants if row["mode"] == "infer" or v in TRAINING]

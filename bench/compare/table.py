@@ -65,7 +65,8 @@ def provenance(report):
     day = datetime.date.fromisoformat(report["date"][:10])
     return (
         f"{m['cpu']} (family {m['family_model_stepping'][0]}, model {m['family_model_stepping'][1]}), {m['cores']} cores,"
-        f" kernels for {', '.join(isas)}; {day:%-d %B %Y}, commit {report['commit']}; {with_}; medians of"
+        f" kernels for {', '.join(isas)}; {day:%-d %B %Y}, commit {report['commit']}; {with_},"
+        f" on {'tcmalloc' if report['malloc'] else 'glibc malloc'}; medians of"
         f" {report['rounds']} rounds of {report['turn']}; other programs had {100 * report['share_of_others']:.0f}% of the CPU."
     )
 
