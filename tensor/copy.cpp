@@ -73,6 +73,36 @@ struct Loops {
     }
     return at;
   }
+  class Walk;
+};
+
+/// The place of one element after the other: place(), without its divisions.
+class Loops::Walk {
+ public:
+  Walk(const Loops& loops, int64_t index) : loops_(loops), at_(loops.place(index)) {
+    for (int i = loops.count - 1; i >= 0; --i) {
+      steps_[static_cast<size_t>(i)] = index % loops[i].size;
+      index /= loops[i].size;
+    }
+  }
+  Place place() const { return at_; }
+  /// Along the innermost axis.
+  int64_t step() const { return steps_[static_cast<size_t>(loops_.count - 1)]; }
+  /// By n elements, at most to that axis' end.
+  void advance(int64_t n) {
+    for (int i = loops_.count - 1; i >= 0; --i, n = 1) {
+      const Axis& axis = loops_[i];
+      int64_t& step = steps_[static_cast<size_t>(i)];
+      step += n, at_.dst += n * axis.dst, at_.src += n * axis.src;
+      if (step < axis.size) return;
+      step = 0, at_.dst -= axis.size * axis.dst, at_.src -= axis.size * axis.src;
+    }
+  }
+
+ private:
+  const Loops& loops_;
+  Place at_;
+  std::array<int64_t, kMaxDims> steps_;
 };
 
 /// One side of a copy.
@@ -84,14 +114,17 @@ struct Side {
   std::byte* at(int64_t element) const { return data + element * itemsize(dtype); }
 };
 
-/// Cuts the elements into cells of kGrain, and these into runs(place, n) along the innermost axis.
+/// Cuts the elements into cells, and these into runs(place, n) along the innermost axis.
 template <class F>
 void for_each_run(const Loops& loops, F&& run) {
-  const int64_t inner = loops.inner().size;
-  parallel_chunks(loops.elements(), kGrain, [&](int64_t begin, int64_t end) {
+  const int64_t inner = loops.inner().size, elements = loops.elements();
+  const int64_t grain = elements <= kGrain ? kGrain : kGrain / 4;  // threads are through together
+  parallel_chunks(elements, grain, [&](int64_t begin, int64_t end) {
+    Loops::Walk walk(loops, begin);
     for (int64_t i = begin; i < end;) {
-      const int64_t n = std::min(inner - i % inner, end - i);
-      run(loops.place(i), n);
+      const int64_t n = std::min(inner - walk.step(), end - i);
+      run(walk.place(), n);
+      walk.advance(n);
       i += n;
     }
   });
@@ -123,7 +156,7 @@ void convert_strided(const Side& dst, const Side& src, Loops::Place at, const Ax
 /// The axis along which the source is dense, if the copy is a transpose worth tiles; else -1.
 int transposed_axis(const Loops& loops) {
   constexpr int64_t kWorthIt = 8;
-  if (loops.inner().dst != 1 || loops.inner().src == 1) return -1;
+  if (loops.inner().dst != 1 || loops.inner().src <= 1) return -1;  // 0: one element, repeated
   for (int i = 0; i < loops.count - 1; ++i)
     if (loops[i].src == 1 && loops[i].size >= kWorthIt) return i;
   return -1;
