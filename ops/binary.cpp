@@ -1,9 +1,11 @@
 #include "quern/ops/binary.h"
-#include "quern/ops/detail/sum.h"
+
+#include <cmath>
 
 #include "quern/autograd/node.h"
 #include "quern/ops/autocast.h"
 #include "quern/ops/detail/elementwise.h"
+#include "quern/ops/detail/sum.h"
 #include "quern/ops/sum.h"
 
 namespace quern {
@@ -131,13 +133,15 @@ Tensor pow(const Tensor& base, const Tensor& exponent) {
 
 Tensor pow(const Tensor& base, double b) {
   const Tensor a = autocast::widen(base);
-  const bool square = b == 2 && a.defined() && is_floating(a.dtype());  // the exponent most met
-  Tensor y = square ? times("pow", a, a) : raw::binary("pow", Binary::pow, a, b);
+  // The exponents most met, and where their derivatives have them.
+  const bool simple = 2 * b == std::trunc(2 * b) && b >= -2 && b <= 3;
+  Tensor y =
+      simple ? raw::unary("pow", Unary::half_power, a, b) : raw::binary("pow", Binary::pow, a, b);
   return record("pow", y, {a},
-                [b, square, a = SavedTensor("pow", a)](const Tensor& dy, Needs) -> Tensors {
-                  const Tensor slope = square ? raw::binary("pow", Binary::mul, a.get(), 2)
-                                              : raw::binary("pow", Binary::pow_by_a, a.get(), b);
-                  return {times("pow", dy, slope)};
+                [b, simple, a = SavedTensor("pow", a)](const Tensor& dy, Needs) -> Tensors {
+                  if (simple)
+                    return {raw::binary("pow", Binary::half_power_backward_x, dy, a.get(), b)};
+                  return {times("pow", dy, raw::binary("pow", Binary::pow_by_a, a.get(), b))};
                 });
 }
 

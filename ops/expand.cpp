@@ -1,7 +1,7 @@
 #include "quern/ops/expand.h"
-#include "quern/ops/detail/sum.h"
 
 #include "quern/autograd/node.h"
+#include "quern/ops/detail/sum.h"
 #include "quern/ops/sum.h"
 #include "quern/tensor/raw.h"
 

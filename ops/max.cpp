@@ -4,6 +4,7 @@
 
 #include "quern/autograd/node.h"
 #include "quern/ops/detail/rows.h"
+#include "quern/ops/kernels/reduce/column.h"
 #include "quern/ops/kernels/reduce/row.h"
 #include "quern/tensor/raw.h"
 #include "quern/tensor/verbose.h"
@@ -27,6 +28,22 @@ MaxResult max_kept(std::string_view op, const Tensor& x, int dim) {
     line.set(kernel ? kernel->name : "scan", to_string(x.shape()),
              fmt::format("{}:{}", x.dtype(), x.format()));
   const Along s = along(x, dim);
+  if (is_floating(x.dtype()) && goes_by_strips(s)) {
+    const ColumnKernel& by_columns = select_column(op, ColumnOp::max, x.dtype());
+    if (line)
+      line.set(by_columns.name, to_string(x.shape()), fmt::format("{}:{}", x.dtype(), x.format()));
+    const int64_t item = itemsize(x.dtype());
+    for_each_strip(s, [&](int64_t first, int64_t columns) {
+      const int64_t result = first / (s.n * s.inner) * s.inner + first % s.inner;
+      by_columns.run({.rows = s.n,
+                      .n = columns,
+                      .stride = s.inner,
+                      .x = static_cast<const std::byte*>(x.data_ptr()) + first * item,
+                      .y = static_cast<std::byte*>(y.values.out_ptr()) + result * item,
+                      .index = y.indices.out<int64_t>() + result});
+    });
+    return y;
+  }
   visit_dtype(x.dtype(), [&]<class T>(std::type_identity<T>) {
     for_each_row(s, itemsize(x.dtype()), x.data_ptr(), nullptr, nullptr, [&](const RowData& row) {
       const T* from = static_cast<const T*>(row.x);

@@ -3,6 +3,7 @@
 #include "quern/autograd/node.h"
 #include "quern/ops/autocast.h"
 #include "quern/ops/detail/rows.h"
+#include "quern/ops/kernels/reduce/column.h"
 #include "quern/ops/kernels/reduce/row.h"
 #include "quern/tensor/raw.h"
 #include "quern/tensor/verbose.h"
@@ -13,44 +14,70 @@ namespace {
 using namespace detail;
 using namespace kernels;
 
-/// y = f(x), or dx = f(x = y, dy), on the rows along a dimension; x is dense.
-Tensor map_rows(std::string_view op, RowOp f, const Tensor& x, int dim, const Tensor& dy = {}) {
+/// A function by rows and by columns.
+struct Function {
+  RowOp row;
+  ColumnOp column;
+};
+
+/// y = f(x), or dx = f(x = y, dy), along a dimension; x is dense.
+Tensor map_along(std::string_view op, Function f, const Tensor& x, int dim, const Tensor& dy = {}) {
   const Tensor y = empty_like(x);
   if (x.numel() == 0) return y;
   VerboseOp line(op);
-  const RowKernel& kernel = select_row(op, f, x.dtype());
-  if (line)
-    line.set(kernel.name, to_string(x.shape()), fmt::format("{}:{}", x.dtype(), x.format()));
   const Along s = along(x, dim);
+  const auto report = [&](const char* kernel) {
+    if (line) line.set(kernel, to_string(x.shape()), fmt::format("{}:{}", x.dtype(), x.format()));
+  };
   const void* gradient = dy.defined() ? dy.data_ptr() : nullptr;
+  if (goes_by_strips(s)) {
+    const ColumnKernel& kernel = select_column(op, f.column, x.dtype());
+    report(kernel.name);
+    for_each_strip(s, [&](int64_t first, int64_t columns) {
+      const auto at = [&](const void* p) {
+        return p ? static_cast<const std::byte*>(p) + first * itemsize(x.dtype()) : nullptr;
+      };
+      kernel.run({.rows = s.n,
+                  .n = columns,
+                  .stride = s.inner,
+                  .x = at(x.data_ptr()),
+                  .dy = at(gradient),
+                  .y = static_cast<std::byte*>(y.out_ptr()) + first * itemsize(x.dtype())});
+    });
+    return y;
+  }
+  const RowKernel& kernel = select_row(op, f.row, x.dtype());
+  report(kernel.name);
   for_each_row(
       s, itemsize(x.dtype()), x.data_ptr(), gradient, y.out_ptr(),
       [&](const RowData& row) { kernel.run({.n = s.n, .x = row.x, .dy = row.dy, .y = row.y}); });
   return y;
 }
 
-Tensor softmax_like(std::string_view op, RowOp forward, RowOp backward, const Tensor& input,
+Tensor softmax_like(std::string_view op, Function forward, Function backward, const Tensor& input,
                     int64_t dim) {
   check(input.defined(), op, "x: expected a defined tensor, got undefined");
   check(is_floating(input.dtype()), op, "x: expected bf16, f32 or f64, got {}", input);
   const int d = normalize_dim(op, dim, input.dim());
   const Tensor x = autocast::widen(input);
-  Tensor y = map_rows(op, forward, raw::contiguous(x, x.format()), d);
+  Tensor y = map_along(op, forward, raw::contiguous(x, x.format()), d);
   return record(op, y, {x},
                 [op, backward, d, y = SavedTensor(op, y)](const Tensor& dy, Needs) -> Tensors {
                   const Tensor gradient = raw::contiguous(dy, y.get().format());
-                  return {map_rows(op, backward, y.get(), d, gradient)};
+                  return {map_along(op, backward, y.get(), d, gradient)};
                 });
 }
 
 }  // namespace
 
 Tensor softmax(const Tensor& x, int64_t dim) {
-  return softmax_like("softmax", RowOp::softmax, RowOp::softmax_backward, x, dim);
+  return softmax_like("softmax", {RowOp::softmax, ColumnOp::softmax},
+                      {RowOp::softmax_backward, ColumnOp::softmax_backward}, x, dim);
 }
 
 Tensor log_softmax(const Tensor& x, int64_t dim) {
-  return softmax_like("log_softmax", RowOp::log_softmax, RowOp::log_softmax_backward, x, dim);
+  return softmax_like("log_softmax", {RowOp::log_softmax, ColumnOp::log_softmax},
+                      {RowOp::log_softmax_backward, ColumnOp::log_softmax_backward}, x, dim);
 }
 
 }  // namespace quern

@@ -1,4 +1,3 @@
-#include "quern/ops/detail/sum.h"
 #include "quern/ops/sum.h"
 
 #include <algorithm>
@@ -7,6 +6,7 @@
 #include "quern/autograd/node.h"
 #include "quern/ops/autocast.h"
 #include "quern/ops/detail/elementwise.h"
+#include "quern/ops/detail/sum.h"
 #include "quern/ops/kernels/reduce/row.h"
 #include "quern/tensor/parallel.h"
 #include "quern/tensor/raw.h"

@@ -1,10 +1,11 @@
 #include "quern/ops/detail/elementwise.h"
-#include "quern/ops/binary.h"
 
 #include <algorithm>
 #include <utility>
 
+#include "quern/ops/binary.h"
 #include "quern/ops/kernels/elementwise/elementwise.h"
+#include "quern/tensor/divide.h"
 #include "quern/tensor/parallel.h"
 #include "quern/tensor/raw.h"
 #include "quern/tensor/verbose.h"
@@ -14,8 +15,10 @@ namespace {
 
 using namespace kernels;
 
-// Elements of a cell: 128 KiB of f32, long against the start of a thread's work, short against L2.
-constexpr int64_t kGrain = 1 << 15;
+// Elements of a cell: 32 KiB of f32, so that threads are through together; but what is less than
+// four of them is one, which other threads are not worth waking for.
+constexpr int64_t kGrain = 1 << 13;
+int64_t grain(int64_t n) { return n <= 4 * kGrain ? 4 * kGrain : kGrain; }
 
 bool takes_integers(Unary f) {
   return f == Unary::neg || f == Unary::abs || f == Unary::relu || f == Unary::clamp;
@@ -82,8 +85,8 @@ void run_nest(const BinaryKernel& kernel, const CachedVector<Loop>& nest, const 
                    : run.b == 0 ? Run::dense_scalar
                                 : Run::dense_dense;
   const int64_t runs = y.numel() / run.size;
-  const int64_t parts = (run.size + kGrain - 1) / kGrain;
-  const int64_t group = std::max<int64_t>(1, kGrain / run.size);
+  const int64_t cell = grain(y.numel());
+  const int64_t parts = ceil_div(run.size, cell), group = std::max<int64_t>(1, cell / run.size);
   const int64_t item = itemsize(y.dtype());
   auto* const out = static_cast<std::byte*>(y.out_ptr());
   const auto at = [item](const Tensor& t, int64_t offset) {
@@ -92,7 +95,7 @@ void run_nest(const BinaryKernel& kernel, const CachedVector<Loop>& nest, const 
 
   parallel_chunks(runs * parts, group, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      const int64_t first = i % parts * kGrain, n = std::min(kGrain, run.size - first);
+      const int64_t first = i % parts * cell, n = std::min(cell, run.size - first);
       int64_t y_at = first, a_at = first * run.a, b_at = first * run.b;
       int64_t index = i / parts;
       for (auto loop = nest.rbegin() + 1; loop != nest.rend(); ++loop) {
@@ -141,7 +144,7 @@ Tensor with_number(std::string_view op, Binary f, const Tensor& t, double number
   const float as_float = static_cast<float>(number);
   const void* scalar = dtype == DType::f64 ? static_cast<const void*>(&number) : &as_float;
   const int64_t item = itemsize(dtype);
-  parallel_chunks(y.numel(), kGrain, [&](int64_t begin, int64_t end) {
+  parallel_chunks(y.numel(), grain(y.numel()), [&](int64_t begin, int64_t end) {
     const auto* dense = static_cast<const std::byte*>(x.data_ptr()) + begin * item;
     auto* out = static_cast<std::byte*>(y.out_ptr()) + begin * item;
     const bool first = mode == Run::scalar_dense;
@@ -160,7 +163,7 @@ Tensor unary(std::string_view op, Unary f, const Tensor& t, double p, double q) 
   const Tensor y = empty_like(x);
   report(line, kernel.name, y);
   const int64_t item = itemsize(x.dtype());
-  parallel_chunks(y.numel(), kGrain, [&](int64_t begin, int64_t end) {
+  parallel_chunks(y.numel(), grain(y.numel()), [&](int64_t begin, int64_t end) {
     kernel.run(end - begin, static_cast<const std::byte*>(x.data_ptr()) + begin * item,
                static_cast<std::byte*>(y.out_ptr()) + begin * item, p, q);
   });

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "quern/tensor/divide.h"
 #include "quern/tensor/raw.h"
 
 namespace quern::detail {
@@ -79,6 +80,19 @@ void for_each_row(const Along& shape, int64_t itemsize, const void* x, const voi
     case 4: return run(uint32_t{});
     default: return run(uint64_t{});
   }
+}
+
+void for_each_strip(const Along& s, FunctionRef<void(int64_t, int64_t)> body) {
+  constexpr int64_t kStrip = 64;  // a kernel's step: four vectors of AVX-512
+  const int64_t wanted = std::max(kStrip, kGrain / s.n / kStrip * kStrip);
+  const int64_t columns = std::min(wanted, s.inner), strips = ceil_div(s.inner, columns);
+  const int64_t group = std::max<int64_t>(1, kGrain / (s.n * columns));
+  parallel_chunks(s.outer * strips, group, [&](int64_t begin, int64_t end) {
+    for (int64_t cell = begin; cell < end; ++cell) {
+      const int64_t i = cell % strips * columns;
+      body(cell / strips * s.n * s.inner + i, std::min(columns, s.inner - i));
+    }
+  });
 }
 
 Tensor scatter_along(const Shape& shape, MemoryFormat format, int dim, const Tensor& dy,

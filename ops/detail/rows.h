@@ -2,6 +2,7 @@
 #pragma once
 #include <string_view>
 
+#include "quern/ops/kernels/reduce/column_kernel.h"
 #include "quern/tensor/parallel.h"
 #include "quern/tensor/tensor.h"
 
@@ -28,6 +29,14 @@ struct RowData {
 /// and y may be null). Where inner > 1, rows are gathered into scratch and y is scattered from it.
 void for_each_row(const Along& shape, int64_t itemsize, const void* x, const void* dy, void* y,
                   FunctionRef<void(const RowData&)> body);
+
+/// Calls body(first, columns) on parts of the columns of [outer][n][inner], in parallel: `first` is
+/// the element they begin at in the first of their n rows, which are `inner` apart.
+void for_each_strip(const Along& shape, FunctionRef<void(int64_t, int64_t)> body);
+/// Are columns long enough side by side for that, rather than to be gathered as rows?
+inline bool goes_by_strips(const Along& shape) {
+  return shape.inner >= 8 && shape.n <= kernels::kMostRows;
+}
 
 /// The gradient of taking elements along a dimension: zeros of this shape and format, in dy's
 /// dtype, but dy[o][j][i] at [o][indices[o][j][i]][i].

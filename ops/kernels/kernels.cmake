@@ -37,7 +37,8 @@ set(QUERN_FAMILIES
   "norm          layer_norm   LayerNormKernel:layer_norm    avx512 avx2 portable reference"
   "optim         update       SgdKernel:sgd AdamWKernel:adamw        avx512 avx2 portable reference"
   "pool          pool         PoolKernel:pool               avx512 avx2 portable planes reference"
-  "reduce        row          RowKernel:row                 avx512 avx2 portable reference")
+  "reduce        row          RowKernel:row                 avx512 avx2 portable reference"
+  "reduce        column       ColumnKernel:column           avx512 avx2 portable reference")
 
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set(QUERN_ISAS ${QUERN_ISAS_x86})

@@ -1,32 +1,188 @@
-// exp, log, tanh, erf and pow of vectors of floats, by sleef, to 1.0 ULP.
+// exp, log, tanh, pow and the normal distribution of vectors of floats, within 2 ULP (exp and log:
+// 1) of the exact value where it is a normal number, without branches. Numbers below the normal
+// range count as zero. Polynomials are minimax fits (Lawson's iteration on Chebyshev nodes; the
+// coefficients rounded to f32 one by one, the rest refitted). Numbers that need more bits than a
+// float has are sums hi + lo. The order of roundings is told by fused(), so that it is the same
+// wherever an element lies.
 // Included by files with ISA flags, so all of it has internal linkage.
 #pragma once
-#include <sleef.h>
-
 #include "quern/ops/kernels/simd.h"
 
 namespace quern::kernels {
 namespace {
 
-#define QUERN_MATH(lanes, isa)                                            \
-  struct Math {                                                           \
-    using F = Vec<float>;                                                 \
-    static F exp(F x) { return Sleef_expf##lanes##_u10##isa(x); }         \
-    static F log(F x) { return Sleef_logf##lanes##_u10##isa(x); }         \
-    static F tanh(F x) { return Sleef_tanhf##lanes##_u10##isa(x); }       \
-    static F erf(F x) { return Sleef_erff##lanes##_u10##isa(x); }         \
-    static F pow(F x, F y) { return Sleef_powf##lanes##_u10##isa(x, y); } \
+struct Math {
+  using F = Vec<float>;
+  using B = F::batch_bool_type;
+
+  static F exp(F x) { return exp_of({bounded(x, -105.0f, 89.0f), F(0.0f)}); }
+
+  /// Of 2^e·(1 + f), 1 + f in √½ ... √2: e·log 2 + f - f²/2 + f³·P(f), to 0.1 roundoffs.
+  static F log(F x) {
+    const Split s = split(x, 0x3f3504f3);
+    const F f = s.m - F(1.0f), z = f * f;
+    const F p = polynomial(f, -0.5f, 0.333333313f, -0.250008196f, 0.200012416f, -0.166234091f,
+                           0.1420158f, -0.131596103f, 0.127622172f, -0.0763643906f);
+    const F y = fused(s.e, F(kLn2), f + fused(z, p, s.e * F(kLn2Rest)));
+    const F positive = xsimd::select(x < F(kInfinity), y, x);  // NaN is not less
+    const F or_less = xsimd::select(x < F(kSmallest), F(-kInfinity), positive);
+    return xsimd::select(x <= F(-kSmallest), F(kNaN), or_less);
+  }
+
+  /// 1 - 2/(exp(2|x|) + 1), and below 0.55, where that cancels, x + x³·P(x²) to 0.02 roundoffs.
+  static F tanh(F x) {
+    const F size = xsimd::min(F(9.1f), xsimd::abs(x));  // beyond, it is 1 rounded; NaN stays
+    const F large = F(1.0f) - quotient(F(2.0f), exp_of({size + size, F(0.0f)}) + F(1.0f));
+    const F z = size * size;
+    const F p =
+        polynomial(z, -0.333333164f, 0.133325458f, -0.0538478494f, 0.0210524723f, -0.00624599261f);
+    const F small = fused(size * z, p, size);
+    return xsimd::select(size < F(0.55f), small, large) | (x & F(-0.0f));
+  }
+
+  /// Of the standard normal distribution: the probability of less than x, and exp(-x²/2), which is
+  /// √2π times the density.
+  struct Normal {
+    F below, bell;
   };
-#if defined(__AVX512F__)
-QUERN_MATH(16, avx512f)
-#elif defined(__AVX2__)
-QUERN_MATH(8, avx2)
-#elif defined(__x86_64__)
-QUERN_MATH(4, sse2)
+  /// The tail is bell·Q(|x|), where Q, Mills' ratio / √2π, is v·P(v) with v = 2.9/(2.9 + |x|): to
+  /// 0.4 roundoffs where the bell is a normal number; it is zero from 14.5 on.
+  static Normal normal(F x) {
+    const F size = xsimd::min(F(14.5f), xsimd::abs(x)), half = F(-0.5f) * size;
+    const F power = half * size;
+    const F bell = exp_of({power, product_error(half, size, power)});
+    const F v = quotient(F(2.9f), F(2.9f) + size);
+    const F ratio =
+        v * polynomial(v, 0.137550011f, 0.137961775f, 0.117115498f, 0.112150043f, -0.0384291038f,
+                       0.18864052f, -0.272124916f, 0.145538256f, -0.0284020919f);
+    const F tail = bell * ratio;
+    return {xsimd::select(x > F(0.0f), F(1.0f) - tail, tail), bell};
+  }
+
+  static F pow(F x, F y) {
+    const F size = xsimd::abs(x);
+    const Sum log_x = log_of_normal(size);
+    // Beyond ±2^32 it is one for 1 only, and zero or infinite; 0·inf would not be.
+    const F finite = bounded(y, -0x1p32f, 0x1p32f);
+    const F hi = finite * log_x.hi;
+    const F lo = fused(finite, log_x.lo, product_error(finite, log_x.hi, hi));
+    const F small_lo = xsimd::select(xsimd::abs(hi) < F(200.0f), lo, F(0.0f));
+    F z = exp_of({bounded(hi, -105.0f, 89.0f), small_lo});
+
+    const F magnitude = xsimd::abs(y);
+    const F shift(0x1p23f);  // a sum of at least that has no fraction
+    const B whole = (magnitude >= shift) | ((magnitude + shift) - shift == magnitude);
+    const F half = F(0.5f) * magnitude;
+    const B odd = whole & (magnitude < F(0x1p24f)) & ((half + shift) - shift != half);
+    const B small = size < F(kSmallest), endless = size == F(kInfinity);
+    const B to_zero = (small & (y > F(0.0f))) | (endless & (y < F(0.0f)));
+    z = xsimd::select(small | endless, xsimd::select(to_zero, F(0.0f), F(kInfinity)), z);
+    z = xsimd::select(odd, z | (x & F(-0.0f)), z);
+    z = xsimd::select((x <= F(-kSmallest)) & (x > F(-kInfinity)) & !whole, F(kNaN), z);
+    z = xsimd::select(xsimd::isnan(x) | xsimd::isnan(y), F(kNaN), z);
+    return xsimd::select((x == F(1.0f)) | (y == F(0.0f)), F(1.0f), z);
+  }
+
+ private:
+  static constexpr float kInfinity = __builtin_inff(), kNaN = __builtin_nanf("");
+  static constexpr float kSmallest = 0x1p-126f;
+  // ln 2 with its first 15 bits, so that its product with an exponent is exact, and the rest.
+  static constexpr float kLn2 = 0.693145751953125f, kLn2Rest = 1.4286068e-6f;
+
+  struct Sum {
+    F hi, lo;
+  };
+  template <class... Rest>
+  static F polynomial(F x, float first, Rest... rest) {
+    if constexpr (sizeof...(rest) == 0) return F(first);
+    else return fused(polynomial(x, rest...), x, F(first));
+  }
+
+  /// x moved into low..high; a NaN stays.
+  static F bounded(F x, float low, float high) {
+    return xsimd::max(F(low), xsimd::min(F(high), x));
+  }
+  /// exp(hi + lo), hi in -105 ... 89, where it is zero and infinite: 2^n·exp(r), |r| <= ½ ln 2,
+  /// exp(r) = 1 + r + r²·q(r) to 0.06 roundoffs. r is not rounded before it is added last.
+  static F exp_of(Sum x) {
+    const F magic(0x1.8p23f);  // numbers near it are whole, their last bits are the number
+    const F shifted = fused(x.hi, F(1.44269504f), magic), n = shifted - magic;
+    const F r_hi = fused_minus(n, F(kLn2), x.hi), r_lo = fused_minus(n, F(kLn2Rest), x.lo);
+    const F r = r_hi + r_lo;
+    const F q =
+        polynomial(r, 0.49999994f, 0.166665211f, 0.0416682735f, 0.00836868584f, 0.00138201355f);
+    const F y = F(1.0f) + (r_hi + fused(r * r, q, r_lo));
+#ifdef __AVX512F__
+    return _mm512_scalef_ps(y.data, n.data);
 #else
-QUERN_MATH(4, advsimd)
+    const Words whole = (Words)shifted.data - (Words)magic.data;
+    const Words half = whole >> 1;  // 2^n may be no number, 2^(n/2) is one
+    const auto power_of_2 = [](Words k) { return F((F::register_type)((k + 127) << 23)); };
+    return y * power_of_2(half) * power_of_2(whole - half);
 #endif
-#undef QUERN_MATH
+  }
+
+  /// x with the lower half of its digits zero.
+  static F upper_half(F x) { return F((F::register_type)((Words)x.data & ~0xfff)); }
+  /// a·b - ab, exactly, where ab is the rounded product.
+  static F product_error(F a, F b, F ab) {
+#if defined(__FMA__) || defined(__ARM_NEON)
+    return fused(a, b, -ab);
+#else
+    const F a1 = upper_half(a), b1 = upper_half(b), a2 = a - a1, b2 = b - b1;
+    return ((a1 * b1 - ab) + a1 * b2 + a2 * b1) + a2 * b2;  // Dekker, 1971
+#endif
+  }
+  /// c - a·b, where it is small against c.
+  static F exact_rest(F a, F b, F c) {
+#if defined(__FMA__) || defined(__ARM_NEON)
+    return fused_minus(a, b, c);
+#else
+    const F ab = a * b;
+    return (c - ab) - product_error(a, b, ab);
+#endif
+  }
+
+  /// a + b, where a is zero or not less than b but for the sign.
+  static Sum sum_of(F a, F b) {
+    const F hi = a + b;
+    return {hi, (a - hi) + b};
+  }
+
+  /// A positive normal number as 2^e·m, where m is not less than the number of these bits and less
+  /// than twice it.
+  struct Split {
+    F m, e;
+  };
+  static Split split(F x, int32_t least) {
+    using Floats = Native<float, kLanes<float>>::type;
+    const Words bits = (Words)x.data, exponent = (bits - least) >> 23;
+    return {F((F::register_type)(bits - (exponent << 23))),
+            F((F::register_type) __builtin_convertvector(exponent, Floats))};
+  }
+
+  /// log x to 2^-32 of itself for a positive normal number 2^e·m with m in 2^-¼ ... 2^¾: with
+  /// s = (m - c)/(m + c), where c is 1 or nearly √2 so that |s| < 0.087,
+  /// log x = e·log 2 + log c + 2·artanh s; artanh is odd, its polynomial good to 2^-37.
+  static Sum log_of_normal(F x) {
+    const auto [m, e] = split(x, 0x3f574000);
+    const B upper = m > F(1.1892071f);
+    const F c = xsimd::select(upper, F(1.4140625f), F(1.0f));
+    const F log_c = xsimd::select(upper, F(0.346466064453125f), F(0.0f));  // of 15 bits
+    const F log_c_rest = xsimd::select(upper, F(7.028931e-7f), F(0.0f));
+
+    const F sum = m + c, sum_rest = m - (sum - c);
+    const F inverse = quotient(F(1.0f), sum);
+    const F s = (m - c) * inverse;
+    const F s_rest = fused_minus(s, sum_rest, exact_rest(s, sum, m - c)) * inverse;
+    const F z = s * s;
+    const F cube = s * z * polynomial(z, 0.666666687f, 0.399984628f, 0.289088935f);
+    const F whole = fused(e, F(kLn2), log_c);  // exact
+    const Sum first = sum_of(whole, s + s);
+    const F rest = fused(e, F(kLn2Rest), log_c_rest) + ((s_rest + s_rest) + cube);
+    return sum_of(first.hi, first.lo + rest);
+  }
+};
 
 }  // namespace
 }  // namespace quern::kernels

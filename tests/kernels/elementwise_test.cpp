@@ -21,16 +21,19 @@ struct Parameters {
   double p = 0, q = 0;
 };
 Parameters parameters(Unary op) {
-  return op == Unary::clamp ? Parameters{-0.5, 0.75} : Parameters{};
+  return op == Unary::clamp        ? Parameters{-0.5, 0.75}
+         : op == Unary::half_power ? Parameters{-1.5, 0}
+                                   : Parameters{};
 }
 Parameters parameters(Binary op) {
-  return op == Binary::clamp_backward_x ? Parameters{-0.5, 0.75}
-         : op == Binary::add_scaled     ? Parameters{-0.375, 0}
-                                        : Parameters{};
+  return op == Binary::clamp_backward_x        ? Parameters{-0.5, 0.75}
+         : op == Binary::add_scaled            ? Parameters{-0.375, 0}
+         : op == Binary::half_power_backward_x ? Parameters{2.5, 0}
+                                               : Parameters{};
 }
 
-/// Error of the vector formulas in f32 roundoffs. sleef's functions are within 1 ULP, at most 2 of
-/// them; every other operation adds 1.
+/// Error of the vector formulas in f32 roundoffs. exp and log are within 1 ULP, at most 2 of them;
+/// every other operation adds 1.
 double bound(Unary op, double x, double y) {
   switch (op) {
     case Unary::neg:
@@ -44,9 +47,10 @@ double bound(Unary op, double x, double y) {
     // exp, +, /
     case Unary::sigmoid:
     case Unary::silu: return 4 * std::abs(y);
-    // 1 + erf(z) is off by 1 (its argument: 2·|z erf'(z)| < 1), 2 (erf), 2 (the sum); half of that,
-    // times x.
-    case Unary::gelu: return 2.5 * std::abs(x) + std::abs(y);
+    // The tail: exp 2, Mills' ratio 5 (its argument is off by 1.5, times at most 2.3), the products
+    // with it and with x. Where 1 less the tail is more than it, half of that.
+    case Unary::gelu: return std::min(9 * std::abs(y), 2.5 * std::abs(x) + std::abs(y));
+    case Unary::half_power: return 4 * std::abs(y);  // of -1.5: 1/x 1½ times, root, product
   }
   return 0;
 }
@@ -67,6 +71,8 @@ double bound(Binary op, double a, double b, double y) {
     case Binary::pow: return 2 * std::abs(y);
     case Binary::sigmoid_backward_y: return 3 * std::abs(y);
     case Binary::tanh_backward_y: return 4 * std::abs(y);
+    case Binary::half_power_backward_x:
+      return 4 * std::abs(y);  // of 1.5: root, 3 products
     // Φ(x) 3.5; x·density: argument x²/2, exp 2, 3 products, of at most 0.25; their sum and the
     // product.
     case Binary::gelu_backward_x: return 8 * std::abs(a);
@@ -99,14 +105,15 @@ std::vector<double> uniform(int64_t n, double low, double high, DType dtype, uns
 }
 
 std::vector<double> inputs(Unary op, int64_t n, DType dtype) {
-  const bool positive = op == Unary::log || op == Unary::sqrt;
+  const bool positive = op == Unary::log || op == Unary::sqrt || op == Unary::half_power;
   return uniform(n, positive ? 1e-3 : -9, 9, dtype, 1);
 }
 std::vector<double> first_inputs(Binary op, int64_t n, DType dtype) {
   return uniform(n, is_power(op) ? 1e-2 : -3, 3, dtype, 2);
 }
 std::vector<double> second_inputs(Binary op, int64_t n, DType dtype) {
-  if (op == Binary::sqrt_backward_y) return uniform(n, 0.1, 3, dtype, 3);
+  if (op == Binary::sqrt_backward_y || op == Binary::half_power_backward_x)
+    return uniform(n, 0.1, 3, dtype, 3);
   if (op == Binary::tanh_backward_y) return uniform(n, -1, 1, dtype, 3);
   if (op == Binary::sigmoid_backward_y) return uniform(n, 0, 1, dtype, 3);
   return uniform(n, -6, 6, dtype, 3);

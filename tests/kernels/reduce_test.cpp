@@ -80,7 +80,7 @@ double size_of_sum(RowOp op, Problem& p) {
   return total;
 }
 
-/// Error of element i of the result in f32 roundoffs; sleef's functions are within 2 of them. x in
+/// Error of element i of the result in f32 roundoffs; exp and log are within 2 of them. x in
 /// -5..5, so that x - shift is off by at most `range`, and with it the logarithm of exp(x - shift).
 double bound(RowOp op, Problem& p, int64_t i, double expected, double size) {
   constexpr double range = 10;

@@ -47,9 +47,10 @@ double exp(double x, double, double) { return std::exp(x); }
 double log(double x, double, double) { return std::log(x); }
 double tanh(double x, double, double) { return std::tanh(x); }
 double sigmoid(double x, double, double) { return 1 / (1 + std::exp(-x)); }
-double normal_cdf(double x) { return 0.5 * (1 + std::erf(x * 0.70710678118654752)); }
+double normal_cdf(double x) { return 0.5 * std::erfc(x * -0.70710678118654752); }
 double gelu(double x, double, double) { return x * normal_cdf(x); }
 double silu(double x, double, double) { return x / (1 + std::exp(-x)); }
+double half_power(double x, double p, double) { return std::pow(x, p); }
 
 template <class X>
 X add(X a, X b, X, X) {
@@ -85,6 +86,9 @@ double gelu_backward_x(double dy, double x, double, double) {
 double silu_backward_x(double dy, double x, double, double) {
   const double s = 1 / (1 + std::exp(-x));
   return dy * (s * (1 + x * (1 - s)));
+}
+double half_power_backward_x(double dy, double x, double p, double) {
+  return p == 0 ? 0 : dy * (p * std::pow(x, p - 1));
 }
 
 double maximum_by_a(double a, double b, double, double) { return a < b ? 0 : a == b ? 0.5 : 1; }

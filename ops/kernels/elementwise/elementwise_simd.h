@@ -1,5 +1,5 @@
 // The f32 and bf16 kernels on vectors of xsimd: one source, compiled once an instruction set.
-// Streaming passes, bound by memory or by sleef's polynomials; nothing is unrolled.
+// Streaming passes, bound by memory or by the polynomials of math.h; nothing is unrolled.
 #pragma once
 #include "quern/ops/kernels/elementwise/elementwise_kernel.h"
 #include "quern/ops/kernels/math.h"
@@ -13,6 +13,8 @@ struct Formula {
     return xsimd::select(condition, F(0.0f), x);
   }
 
+  static constexpr float kInfinity = __builtin_inff();
+
   static F neg(F x, F, F) { return x ^ F(-0.0f); }
   static F abs(F x, F, F) { return xsimd::abs(x); }
   static F relu(F x, F, F) { return zero_where(x <= F(0.0f), x); }  // NaN passes
@@ -24,10 +26,27 @@ struct Formula {
   static F exp(F x, F, F) { return Math::exp(x); }
   static F log(F x, F, F) { return Math::log(x); }
   static F tanh(F x, F, F) { return Math::tanh(x); }
-  static F sigmoid(F x, F, F) { return quotient(F(1.0f), F(1.0f) + Math::exp(-x)); }
-  static F normal_cdf(F x) { return F(0.5f) * (F(1.0f) + Math::erf(x * F(0.70710678118654752f))); }
-  static F gelu(F x, F, F) { return x * normal_cdf(x); }
+  static F sigmoid(F x, F, F) {
+    const F e = Math::exp(F(-0.0f) | x);  // of -|x|: neither overflows
+    return quotient(xsimd::select(x < F(0.0f), e, F(1.0f)), F(1.0f) + e);
+  }
+  static F gelu(F x, F, F) { return x * Math::normal(x).below; }
   static F silu(F x, F, F) { return quotient(x, F(1.0f) + Math::exp(-x)); }
+  static F half_power(F x, F p, F) {
+    const int twice = static_cast<int>(2 * p.get(0)), size = twice < 0 ? -twice : twice;
+    F y(1.0f);
+    if (size % 2 != 0) {  // as pow has it, where a root would have -0 and NaN
+      x = xsimd::select(x == F(-kInfinity), F(kInfinity), x + F(0.0f));
+      y = square_root(x);
+    }
+    // Before they are multiplied: a power of x may be too small; but of the root, since 1/x may be.
+    if (twice < 0) {
+      x = quotient(F(1.0f), x);
+      if (size % 2 != 0) y = quotient(F(1.0f), y);
+    }
+    for (int k = size / 2; k > 0; --k) y = y * x;
+    return y;
+  }
 
   static F add(F a, F b, F, F) { return a + b; }
   static F sub(F a, F b, F, F) { return a - b; }
@@ -48,12 +67,15 @@ struct Formula {
   static F tanh_backward_y(F dy, F y, F, F) { return dy * ((F(1.0f) - y) * (F(1.0f) + y)); }
   static F sigmoid_backward_y(F dy, F y, F, F) { return dy * (y * (F(1.0f) - y)); }
   static F gelu_backward_x(F dy, F x, F, F) {
-    const F density = F(0.39894228040143268f) * Math::exp(F(-0.5f) * x * x);
-    return dy * (normal_cdf(x) + x * density);
+    const Math::Normal normal = Math::normal(x);
+    return dy * fused(F(0.39894228040143268f) * x, normal.bell, normal.below);
   }
   static F silu_backward_x(F dy, F x, F, F) {
     const F s = quotient(F(1.0f), F(1.0f) + Math::exp(-x));
     return dy * (s * (F(1.0f) + x * (F(1.0f) - s)));
+  }
+  static F half_power_backward_x(F dy, F x, F p, F) {
+    return zero_where(p == F(0.0f), dy * (p * half_power(x, p - F(1.0f), p)));
   }
 
   static F maximum_by_a(F a, F b, F, F) {

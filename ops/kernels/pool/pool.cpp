@@ -13,7 +13,7 @@ namespace {
 /// Runs body(image, row) for all rows of all images, a number at a time that is worth a thread.
 template <class F>
 void each_row(int64_t images, int64_t rows, int64_t work_a_row, F body) {
-  constexpr int64_t kWork = 1 << 15;  // elements read or written
+  constexpr int64_t kWork = 1 << 13;  // elements read or written
   const int64_t grain = std::max<int64_t>(1, kWork / std::max<int64_t>(1, work_a_row));
   parallel_chunks(images * rows, grain, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) body(i / rows, i % rows);

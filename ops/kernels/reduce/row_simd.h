@@ -113,14 +113,23 @@ void max(const Row& row) {
   *row.index = i + k;
 }
 
+/// exp(x - shift) of what a row begins with is kept from the pass that adds it up.
 template <class T>
 void softmax(const Row& row) {
+  using F = Vec<float>;
+  constexpr int64_t kKept = 4096;  // 16 KiB, in L1
   const T* x = static_cast<const T*>(row.x);
   T* y = static_cast<T*>(row.y);
-  const ExpSum stats = exp_sum(row.n, x);
-  const Vec<float> shift(stats.shift), scale(1.0f / stats.sum);
-  each_vector<T>(row.n, [=](int64_t i, int, auto lanes) {
-    lanes.store(y + i, Math::exp(lanes.load(x + i) - shift) * scale);
+  float kept[kKept];
+  const F shift(max_of(row.n, x));
+  const F scale(1.0f / sum_of(row.n, [&](int64_t i, auto lanes) {
+                  const F e = Math::exp(lanes.load(x + i, F(-kInfinity)) - shift);
+                  if (i < kKept) lanes.store(kept + i, e);
+                  return e;
+                }));
+  each_vector<T>(row.n, [&](int64_t i, int, auto lanes) {
+    const F e = i < kKept ? lanes.load(kept + i) : Math::exp(lanes.load(x + i) - shift);
+    lanes.store(y + i, e * scale);
   });
 }
 

@@ -1,0 +1,17 @@
+// The choice of a column kernel.
+#pragma once
+#include "quern/ops/kernels/reduce/column_kernel.h"
+#include "quern/ops/kernels/table.h"
+#include "quern/tensor/dtype.h"
+
+namespace quern::kernels {
+
+/// `caller` is the op that errors name: a dtype that is not floating.
+inline const ColumnKernel& select_column(std::string_view caller, ColumnOp op, DType dtype) {
+  const auto* kernel = select<ColumnKernel>(
+      caller, [=](const ColumnKernel& record) { return record.op == op && record.dtype == dtype; });
+  check(kernel, caller, "dtype: expected bf16, f32 or f64, got {}", dtype);
+  return *kernel;
+}
+
+}  // namespace quern::kernels
