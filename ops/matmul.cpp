@@ -5,6 +5,7 @@
 #include "quern/autograd/node.h"
 #include "quern/ops/autocast.h"
 #include "quern/ops/detail/matrix.h"
+#include "quern/ops/kernels/gemm/direct.h"
 #include "quern/tensor/raw.h"
 
 namespace quern {
@@ -12,7 +13,7 @@ namespace {
 
 using namespace detail;
 constexpr std::string_view kOp = "matmul";
-using kernels::GemmKernel, kernels::GemmProblem;
+using kernels::GemmProblem;
 
 Shape batch_of(const Tensor& t) {
   return Shape(std::span(t.shape().begin(), static_cast<size_t>(t.dim() - 2)));
@@ -44,16 +45,17 @@ bool absorb(const Loop& l, GemmProblem& p) {
   return true;
 }
 
-/// Runs `p`, of operands of `dtype`, at each step of `loops`, outermost first. Steps that don't
-/// move in c add to it.
-void run(const GemmKernel& kernel, DType dtype, GemmProblem p, std::span<const Loop> loops) {
-  if (loops.empty()) return kernels::gemm(kernel, p);
+/// Runs `p`, of operands of `dtype`, by compute(p) at each step of `loops`, outermost first. Steps
+/// that don't move in c add to it.
+template <class Compute>
+void run(Compute compute, DType dtype, GemmProblem p, std::span<const Loop> loops) {
+  if (loops.empty()) return compute(p);
   const Loop& l = loops.front();
   const auto move = [](const void* data, int64_t elements, DType dtype) {
     return static_cast<const std::byte*>(data) + elements * itemsize(dtype);
   };
   for (int64_t i = 0; i < l.size; ++i) {
-    run(kernel, dtype, p, loops.subspan(1));
+    run(compute, dtype, p, loops.subspan(1));
     p.a.data = move(p.a.data, l.a, dtype);
     p.b.data = move(p.b.data, l.b, dtype);
     p.c = static_cast<std::byte*>(p.c) + l.c * itemsize(p.c_dtype);
@@ -93,8 +95,14 @@ void multiply(std::string_view name, const Shape& batch, const Tensor& a, const 
   }
   std::erase_if(loops, [&](const Loop& l) { return absorb(l, p); });
   std::reverse(loops.begin(), loops.end());
-  report(line, kernel, p);
-  run(kernel, a.dtype(), p, loops);
+  if (const auto* direct = kernels::select_direct_kernel(p, a.dtype())) {
+    report(line, direct->name, direct->dtype, p);
+    run([=](const GemmProblem& q) { kernels::direct_product(*direct, q); }, a.dtype(), p, loops);
+  } else {
+    report(line, kernel, p);
+    run([&kernel = kernel](const GemmProblem& q) { kernels::gemm(kernel, q); }, a.dtype(), p,
+        loops);
+  }
 }
 
 Tensor transpose(const Tensor& t) { return raw::transpose(t, -2, -1); }

@@ -31,12 +31,16 @@ inline kernels::GemmOperand transposed(kernels::GemmOperand o) {
   return o;
 }
 
-inline void report(VerboseOp& line, const kernels::GemmKernel& kernel,
+inline void report(VerboseOp& line, const char* kernel, DType a_and_b,
                    const kernels::GemmProblem& p) {
   if (!line) return;
   const std::string batch = p.batch == 1 ? "" : fmt::format("b{}", p.batch);
-  line.set(kernel.name, fmt::format("{}m{}n{}k{}", batch, p.m, p.n, p.k),
-           fmt::format("{}:{}:{}", kernel.a, kernel.b, p.c_dtype));
+  line.set(kernel, fmt::format("{}m{}n{}k{}", batch, p.m, p.n, p.k),
+           fmt::format("{}:{}:{}", a_and_b, a_and_b, p.c_dtype));
+}
+inline void report(VerboseOp& line, const kernels::GemmKernel& kernel,
+                   const kernels::GemmProblem& p) {
+  report(line, kernel.name, kernel.a, p);
 }
 
 /// The dtype that products of `dtype` are summed in, and gradients of weights kept in.

@@ -24,6 +24,9 @@ inline int64_t gemm_rows(bool amx) { return amx ? 128 : 64; }
 /// L3.
 inline constexpr int64_t kLargeB = int64_t{8} << 20;
 
+/// A B of a batch that its thread packs, since it then finds it in L2.
+inline constexpr int64_t kSmallB = int64_t{256} << 10;
+
 // --- Forward and dgrad (conv/taps) ---------------------------------------------------------------
 
 /// A block of the source, over which all panels of B pass; they, and what is stored, have the other

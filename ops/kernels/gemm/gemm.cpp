@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "quern/ops/kernels/blocking.h"
+#include "quern/ops/kernels/gemm/finish.h"
 #include "quern/ops/kernels/gemm/gemm_pack.h"
 #include "quern/ops/kernels/gemm/micro_kernel.h"
 #include "quern/ops/kernels/pack/bf16_terms.h"
@@ -61,17 +62,6 @@ bool usable_in_place(const GemmKernel& kernel, const GemmProblem& p) {
   return p.m <= 4 || p.a.row_stride * itemsize(kernel.a) % (cache::kWay / 2) != 0;
 }
 
-/// One row of C from its sums: out[j] (+)= sum[j] + bias[j], rounded once.
-template <class Out, class Acc>
-void finish_row(Out* out, const Acc* sum, const Acc* bias, int64_t n, bool accumulate) {
-  for (int64_t j = 0; j < n; ++j) {
-    Acc value = sum[j];
-    if (bias != nullptr) value += bias[j];
-    if (accumulate) value += static_cast<Acc>(out[j]);
-    out[j] = static_cast<Out>(value);
-  }
-}
-
 /// Sums go to C as tiles make them, unless something remains to be done with them.
 bool writes_directly(const GemmKernel& kernel, const GemmProblem& p) {
   return p.c_dtype == kernel.c && p.bias == nullptr;
@@ -79,23 +69,6 @@ bool writes_directly(const GemmKernel& kernel, const GemmProblem& p) {
 
 std::byte* c_at(const GemmProblem& p, int64_t batch, int64_t i, int64_t j) {
   return at(p.c, batch * p.c_batch_stride + i * p.c_row_stride + j, itemsize(p.c_dtype));
-}
-
-/// C[m×n] at row i and column j of a product from its sums, rows ld apart.
-void finish(const GemmKernel& kernel, const GemmProblem& p, int64_t batch, int64_t i, int64_t j,
-            int64_t m, int64_t n, const void* sums, int64_t ld) {
-  const auto rows = [&]<class Out, class Acc>(std::type_identity<Out>, std::type_identity<Acc>) {
-    Out* out = reinterpret_cast<Out*>(c_at(p, batch, i, j));
-    const Acc* bias = p.bias == nullptr ? nullptr : static_cast<const Acc*>(p.bias) + j;
-    for (int64_t r = 0; r < m; ++r)
-      finish_row(out + r * p.c_row_stride, static_cast<const Acc*>(sums) + r * ld, bias, n,
-                 p.accumulate);
-  };
-  constexpr std::type_identity<float> f32;
-  constexpr std::type_identity<double> f64;
-  if (kernel.c == DType::f64) rows(f64, f64);
-  else if (p.c_dtype == DType::f32) rows(f32, f32);
-  else rows(std::type_identity<bfloat16>{}, f32);
 }
 
 /// mc×nc of C, by one thread.
@@ -201,7 +174,7 @@ class Cell {
     tile.ldc = sums_ld_;
     kernel_.run(tile);
     if (depth + 1 == blocks_.depths)
-      finish(kernel_, p_, batch_, i0_ + i, j0_ + j, tile.m, tile.n, tile.c, tile.ldc);
+      finish(p_, batch_, i0_ + i, j0_ + j, tile.m, tile.n, kernel_.c, tile.c, tile.ldc);
   }
 
   const GemmKernel& kernel_;
@@ -218,7 +191,7 @@ class Cell {
 void write_zeros(const GemmKernel& kernel, const GemmProblem& p) {
   const Workspace zeros(p.n * itemsize(kernel.c));
   std::fill_n(zeros.as<std::byte>(), p.n * itemsize(kernel.c), std::byte{0});
-  for (int64_t l = 0; l < p.batch; ++l) finish(kernel, p, l, 0, 0, p.m, p.n, zeros.as<void>(), 0);
+  for (int64_t l = 0; l < p.batch; ++l) finish(p, l, 0, 0, p.m, p.n, kernel.c, zeros.as<void>(), 0);
 }
 
 /// One block of k after the other, whose sums meet in C: in the order in which a cell adds them.
@@ -234,6 +207,23 @@ void gemm_by_depths(const GemmKernel& kernel, const GemmProblem& p, int64_t kc) 
     block.b.data = column(block.b.data, p.b.row_stride, kernel.b);
     block.accumulate = true;
   }
+}
+
+/// A batch whose threads each pack the B of a product for themselves, while it is near.
+void gemm_one_by_one(const GemmKernel& kernel, const GemmProblem& p, const Blocks& blocks) {
+  const int64_t group = std::max<int64_t>(1, kWorthACell / (p.m * p.n * p.k));
+  parallel_chunks(p.batch, group, [&](int64_t begin, int64_t end) {
+    const KernelUse use(kernel);
+    const Workspace panels(packed_b_bytes(kernel, p.k, p.n, p.bf16_terms));
+    for (int64_t batch = begin; batch < end; ++batch) {
+      GemmOperand b = p.b;
+      b.data = at(b.data, batch * b.batch_stride, itemsize(operand_dtype(kernel.b, p.bf16_terms)));
+      pack_b_batch(kernel, b, 1, p.k, p.n, panels.as<void>(), p.bf16_terms);
+      for (int64_t i = 0; i < p.m; i += blocks.mc)
+        for (int64_t j = 0; j < p.n; j += blocks.nc)
+          Cell(kernel, p, blocks, panels.as<void>(), batch, i, j).run();
+    }
+  });
 }
 
 }  // namespace
@@ -258,6 +248,8 @@ void gemm(const GemmKernel& kernel, const GemmProblem& p) {
       writes_directly(kernel, p))
     return gemm_by_depths(kernel, p, blocks.kc);
   const bool shared = panels != nullptr || p.b.batch_stride == 0;
+  if (!shared && p.batch >= 8 && b_bytes <= cache::kSmallB)
+    return gemm_one_by_one(kernel, p, blocks);
   std::optional<Workspace> packed;
   if (panels == nullptr) {
     const int64_t matrices = shared ? 1 : p.batch;

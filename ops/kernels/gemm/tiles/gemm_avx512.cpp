@@ -23,6 +23,13 @@ struct F32 {
 struct F32Outer {
   template <int kRows>
   static void run(const GemmTile& tile) {
+    if (tile.n <= kNr / 2) sum<kRows, true>(tile);
+    else sum<kRows, false>(tile);
+  }
+
+ private:
+  template <int kRows, bool kHalf>
+  static void sum(const GemmTile& tile) {
     Accumulators<kRows> c;
     Fetches<IntoC, kRows> fetches(tile);
     for (int64_t i = 0; i < tile.batch; ++i) {
@@ -31,8 +38,9 @@ struct F32Outer {
 #pragma GCC unroll 2
       for (int64_t p = 0; p < tile.k; ++p, a += tile.lda, b += tile.ldb) {
         fetches.step();
-        add_products<Singles>(c, EvenRows{a, sizeof(float)}, 0, Singles::load(b),
-                              Singles::load(b + 16));
+        const EvenRows rows{a, sizeof(float)};
+        if constexpr (kHalf) add_half<Singles>(c, rows, Singles::load(b));
+        else add_products<Singles>(c, rows, 0, Singles::load(b), Singles::load(b + 16));
       }
     }
     c.store(tile);

@@ -63,6 +63,14 @@ __attribute__((always_inline)) inline void add_products(Accumulators<kRows>& c, 
   }
 }
 
+/// The same to the first 16 columns alone.
+template <class Products, int kRows, class Rows, class Items>
+__attribute__((always_inline)) inline void add_half(Accumulators<kRows>& c, const Rows& a,
+                                                    Items b_lo) {
+#pragma GCC unroll 14
+  for (int r = 0; r < kRows; ++r) c.lo[r] = Products::add(c.lo[r], Products::broadcast(a[r]), b_lo);
+}
+
 /// What a tile prefetches while it multiplies: its rows of C, or the next tile's rows of all that
 /// its epilogue reads and writes (End, epilogue_avx512.h), and `prefetch`. A little a step: all rows
 /// at once would take the line-fill buffers that the loads of A and B need. A line that will be
@@ -156,12 +164,35 @@ struct Tiles {
   }
 };
 
+/// Tiles of no more than 16 columns, into C: half of the multiplications.
+template <class Products, int kRows>
+__attribute__((noinline)) void run_narrow(const GemmTile& tile) {
+  using Item = typename Products::Item;
+  constexpr int64_t item = sizeof(Item), kr = Products::kKr;
+  Fetches<IntoC, kRows> fetches(tile);
+  for (int64_t row = 0; row < tile.tiles * kRows; row += kRows) {
+    Accumulators<kRows> c;
+    for (int64_t i = 0; i < tile.batch; ++i) {
+      RowsOfA<kRows> a(static_cast<const Item*>(tile.a[i]) + row * tile.lda, item * tile.lda,
+                       item * tile.jump_a);
+      const auto* b = static_cast<const Item*>(tile.b[i]);
+      const Item* const end = b + tile.k * kNr;
+      for (; b != end; b += kr * kNr, a.advance(kr * item))
+        add_half<Products>(c, a, Products::load(b));
+      fetches.step();
+    }
+    c.store(tile, row);
+  }
+}
+
 /// Tiles<Products, kRows>::run<End>; Rows is what `out` is like, if there is an epilogue.
 template <class Products, int kRows, class Rows>
 void dispatch_end(const GemmTile& tile) {
   using Kind = Epilogue::Kind;
   using AllTiles = Tiles<Products, kRows>;
-  if (tile.epilogue == nullptr) return AllTiles::template run<IntoC>(tile);
+  if (tile.epilogue == nullptr)
+    return tile.n <= kNr / 2 ? run_narrow<Products, kRows>(tile)
+                             : AllTiles::template run<IntoC>(tile);
   switch (tile.epilogue->kind) {
     case Kind::store: return AllTiles::template run<Completed<Rows, Kind::store>>(tile);
     case Kind::activate: return AllTiles::template run<Completed<Rows, Kind::activate>>(tile);

@@ -1,0 +1,118 @@
+// The f32 and bf16 kernels on vectors of xsimd: one source, compiled once an instruction set. An
+// element's sum does not depend on how many rows and columns are summed beside it.
+#pragma once
+#include "quern/ops/kernels/columns_simd.h"
+#include "quern/ops/kernels/gemm/direct_kernel.h"
+
+namespace quern::kernels {
+namespace {
+
+/// Rows of C that are summed at once beside `vectors` of columns: the sums, a row of B and an
+/// element of A fill the registers.
+constexpr int rows_beside(int vectors) {
+#if defined(__AVX512F__) || defined(__ARM_NEON)
+  return vectors == 1 ? 8 : 4;
+#else
+  return vectors == 1 ? 8 : 2;
+#endif
+}
+
+inline Vec<float> broadcast(const float* p) { return Vec<float>(*p); }
+inline Vec<float> broadcast(const bfloat16* p) {
+  float value;
+  widen_one(p, &value);
+  return Vec<float>(value);
+}
+
+/// C from row i and column j: `rows` times `vectors`. A is of S, B of T.
+template <class S, class T, int rows, int vectors, class Lanes>
+void tile(const Direct& d, int64_t i, int64_t j, Lanes lanes) {
+  using F = Vec<float>;
+  constexpr int64_t width = kLanes<T>;
+  const S* a = static_cast<const S*>(d.a) + i * d.a_row;
+  const T* b = static_cast<const T*>(d.b) + j;
+  F sum[rows][vectors];
+  unroll<rows>([&](int r) { unroll<vectors>([&](int v) { sum[r][v] = F(0.0f); }); });
+  for (int64_t p = 0; p < d.k; ++p, a += d.a_col, b += d.b_row) {
+    F row[vectors];
+    unroll<vectors>([&](int v) {
+      row[v] = lanes.load(b + v * width);
+      if constexpr (vectors > 1) __builtin_prefetch(b + (v + vectors) * width);  // the next tile's
+    });
+    unroll<rows>([&](int r) {
+      const F factor = broadcast(a + r * d.a_row);
+      unroll<vectors>([&](int v) { sum[r][v] = fused(factor, row[v], sum[r][v]); });
+    });
+  }
+  float* c = d.c + i * d.c_row + j;
+  unroll<rows>([&](int r) {
+    unroll<vectors>([&](int v) { lanes.store(c + r * d.c_row + v * width, sum[r][v]); });
+  });
+}
+
+template <class S, class T>
+void tiles(const Direct& d) {
+  each_columns<T>(d.n, [&]<class Count, class Lanes>(int64_t j, Count, Lanes lanes) {
+    constexpr int vectors = Count::value, most = rows_beside(vectors);
+    int64_t i = 0;
+    for (; i + most <= d.m; i += most) tile<S, T, most, vectors>(d, i, j, lanes);
+    for (; i + 2 <= d.m; i += 2) tile<S, T, 2, vectors>(d, i, j, lanes);
+    if (i < d.m) tile<S, T, 1, vectors>(d, i, j, lanes);
+  });
+}
+
+/// A small A of bf16 is widened first: its elements are read one by one, for every strip of B.
+template <class T>
+void rows(const Direct& d) {
+  constexpr int64_t kSmall = 4096;
+  if (std::is_same_v<T, float> || d.m * d.k > kSmall || d.m == 1) return tiles<T, T>(d);
+  float wide[kSmall];
+  const T* a = static_cast<const T*>(d.a);
+  for (int64_t i = 0; i < d.m; ++i) {
+    const T* from = a + i * d.a_row;
+    float* to = wide + i * d.k;
+    if (d.a_col == 1)
+      each_vector<T>(
+          d.k, [&](int64_t p, int, auto lanes) { lanes.store(to + p, lanes.load(from + p)); });
+    else
+      for (int64_t p = 0; p < d.k; ++p) to[p] = broadcast(from + p * d.a_col).get(0);
+  }
+  Direct widened = d;
+  widened.a = wide, widened.a_row = d.k, widened.a_col = 1;
+  tiles<float, T>(widened);
+}
+
+/// Each in four sums, so that additions need not wait for each other.
+template <class T, int rows>
+void dots_of(const Direct& d, int64_t i) {
+  using F = Vec<float>;
+  const T *a = static_cast<const T*>(d.a) + i * d.a_row, *b = static_cast<const T*>(d.b);
+  F sum[rows][4];
+  unroll<rows>([&](int r) { unroll<4>([&](int s) { sum[r][s] = F(0.0f); }); });
+  each_vector<T, 4>(d.k, [&](int64_t p, int s, auto lanes) {
+    const F factor = lanes.load(b + p);
+    unroll<rows>(
+        [&](int r) { sum[r][s] = fused(lanes.load(a + r * d.a_row + p), factor, sum[r][s]); });
+  });
+  unroll<rows>([&](int r) {
+    d.c[(i + r) * d.c_row] = xsimd::hadd((sum[r][0] + sum[r][1]) + (sum[r][2] + sum[r][3]));
+  });
+}
+
+template <class T>
+void dots(const Direct& d) {
+  int64_t i = 0;
+  for (; i + 2 <= d.m; i += 2) dots_of<T, 2>(d, i);
+  if (i < d.m) dots_of<T, 1>(d, i);
+}
+
+constexpr DirectKernel kRecords[] = {
+    {QUERN_NAMED("direct_f32"), kIsa, DType::f32, rows<float>, dots<float>},
+    {QUERN_NAMED("direct_bf16"), kIsa, DType::bf16, rows<bfloat16>, dots<bfloat16>},
+};
+
+}  // namespace
+
+QUERN_KERNELS(DirectKernel, direct, kRecords)
+
+}  // namespace quern::kernels

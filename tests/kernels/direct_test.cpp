@@ -1,0 +1,195 @@
+// Products without packing against f64: every record, every shape and layout that they take.
+#include <doctest/doctest.h>
+
+#include <span>
+#include <vector>
+
+#include "gemm_oracle.h"
+#include "quern/ops/kernels/gemm/direct.h"
+#include "quern/ops/kernels/table.h"
+#include "tensor/threads.h"
+
+using namespace quern;
+using namespace quern::kernels;
+using namespace quern::test;
+
+namespace {
+
+struct Sizes {
+  int64_t m, n, k, batch = 1;
+  bool a_by_columns = false, b_by_columns = false;
+};
+struct Options {
+  bool bias = false, accumulate = false, to_bf16 = false;
+  int64_t padding = 0;  // of the rows of C
+};
+
+constexpr double kBefore = 0.375;
+
+class Product {
+ public:
+  Product(const DirectKernel& kernel, const Sizes& s, const Options& o)
+      : kernel_(kernel),
+        shape_(s),
+        options_(o),
+        a_(kernel.dtype, s.batch * s.m * s.k),
+        b_(kernel.dtype, s.batch * s.k * s.n),
+        bias_(DType::f32, s.n),
+        c_(o.to_bf16 ? DType::bf16 : DType::f32, s.batch * s.m * (s.n + o.padding)) {
+    a_.fill_random(1), b_.fill_random(2), bias_.fill_random(3);
+    problem_.m = s.m, problem_.n = s.n, problem_.k = s.k, problem_.batch = s.batch;
+    problem_.a = {a_.data(), s.a_by_columns ? 1 : s.k, s.a_by_columns ? s.m : 1, s.m * s.k};
+    problem_.b = {b_.data(), s.b_by_columns ? 1 : s.n, s.b_by_columns ? s.k : 1, s.k * s.n};
+    problem_.c = c_.data(), problem_.c_dtype = o.to_bf16 ? DType::bf16 : DType::f32;
+    problem_.c_row_stride = s.n + o.padding, problem_.c_batch_stride = s.m * (s.n + o.padding);
+    if (o.bias) problem_.bias = bias_.data();
+    problem_.accumulate = o.accumulate;
+  }
+
+  bool taken() const { return select_direct_kernel(problem_, kernel_.dtype) != nullptr; }
+
+  const Elements& run() {
+    c_.fill(options_.accumulate ? kBefore : std::nan(""));
+    for_each([&](int64_t, int64_t, int64_t j, int64_t at) {
+      if (j >= shape_.n) c_.set(at, kBefore);
+    });
+    direct_product(kernel_, problem_);
+    return c_;
+  }
+
+  void check() {
+    INFO(std::string(kernel_.name), " m ", shape_.m, " n ", shape_.n, " k ", shape_.k, " batch ",
+         shape_.batch, " columns ", shape_.a_by_columns, shape_.b_by_columns);
+    REQUIRE(taken());
+    run();
+    int64_t wrong = 0, overwritten = 0;
+    for_each([&](int64_t l, int64_t i, int64_t j, int64_t at) {
+      if (j >= shape_.n) {
+        overwritten += c_.get(at) != kBefore;
+        return;
+      }
+      const Sum sum = expected(l, i, j);
+      double bound = sum.bound(DType::f32, shape_.k + 2);
+      if (options_.to_bf16) bound += unit_roundoff(DType::bf16) * (std::fabs(sum.value) + bound);
+      wrong += !(std::fabs(c_.get(at) - sum.value) <= bound);
+    });
+    CHECK(wrong == 0);
+    CHECK(overwritten == 0);
+  }
+
+ private:
+  template <class F>
+  void for_each(F f) const {
+    const int64_t ld = problem_.c_row_stride;
+    for (int64_t l = 0; l < shape_.batch; ++l)
+      for (int64_t i = 0; i < shape_.m; ++i)
+        for (int64_t j = 0; j < ld; ++j) f(l, i, j, (l * shape_.m + i) * ld + j);
+  }
+
+  Sum expected(int64_t l, int64_t i, int64_t j) const {
+    const GemmOperand &a = problem_.a, &b = problem_.b;
+    Sum sum;
+    for (int64_t p = 0; p < shape_.k; ++p)
+      sum.add(a_.get(l * a.batch_stride + i * a.row_stride + p * a.col_stride) *
+              b_.get(l * b.batch_stride + p * b.row_stride + j * b.col_stride));
+    if (options_.bias) sum.add(bias_.get(j));
+    if (options_.accumulate) sum.add(kBefore);
+    return sum;
+  }
+
+  const DirectKernel& kernel_;
+  Sizes shape_;
+  Options options_;
+  Elements a_, b_, bias_, c_;
+  GemmProblem problem_{};
+};
+
+template <class F>
+void for_each_kernel(F f) {
+  for (const DirectKernel* kernel : table<DirectKernel>())
+    if (isa_enabled(kernel->isa)) f(*kernel);
+}
+
+const Sizes kVectors[] = {
+    {1, 1, 1},
+    {7, 1, 19},
+    {33, 1, 64},
+    {1, 5, 70, 1, false, true},
+    {300, 1, 515},
+    {1, 1, 200'000},  // a sum in parts
+    {70, 1, 33, 1, true},
+    {1100, 1, 300, 1, true},  // columns of A
+    {1, 70, 33},
+    {1, 2100, 70},
+    {1, 66, 9000},
+    {5, 1, 40, 3},
+    {1, 40, 5, 3},
+};
+const Sizes kFewRows[] = {{2, 17, 3},     {3, 100, 40, 1, true},
+                          {8, 1030, 129}, {5, 64, 5000, 1, true},
+                          {16, 16, 4099}, {13, 9, 600, 1, true}};
+const Sizes kBatches[] = {{4, 4, 4, 40},
+                          {16, 16, 16, 9},
+                          {31, 29, 32, 5, true},
+                          {64, 32, 7, 4},
+                          {31, 29, 32, 5, false, true},
+                          {33, 20, 17, 6, true, true}};
+
+}  // namespace
+
+TEST_CASE("products with vectors, of few rows and of small batches are within their bounds") {
+  for_each_kernel([](const DirectKernel& kernel) {
+    for (const auto& shapes : {std::span<const Sizes>(kVectors), std::span<const Sizes>(kFewRows),
+                               std::span<const Sizes>(kBatches)})
+      for (const Sizes& shape : shapes) Product(kernel, shape, {}).check();
+  });
+}
+
+TEST_CASE("they add a bias, accumulate, round to bf16 once, and leave what is between rows of C") {
+  for_each_kernel([](const DirectKernel& kernel) {
+    for (const Sizes& shape : {Sizes{9, 1, 40}, Sizes{1, 300, 70}, Sizes{40, 1, 70, 1, true},
+                               Sizes{8, 40, 9000}, Sizes{7, 19, 5, 9, false, true}})
+      for (bool bias : {false, true})
+        for (bool accumulate : {false, true})
+          for (bool to_bf16 : {false, true})
+            for (int64_t padding : {0, 3})
+              Product(kernel, shape, {bias, accumulate, to_bf16, padding}).check();
+  });
+}
+
+TEST_CASE("they give the same bits for any number of threads") {
+  const Threads kept;
+  for_each_kernel([](const DirectKernel& kernel) {
+    for (const Sizes& shape : {Sizes{300, 1, 515}, Sizes{1, 1, 200'000}, Sizes{1, 2100, 700},
+                               Sizes{8, 1030, 500}, Sizes{31, 29, 32, 50, false, true}}) {
+      Product product(kernel, shape, {});
+      set_num_threads(1);
+      const Elements& c = product.run();
+      std::vector<double> one;
+      for (int64_t i = 0; i < c.count(); ++i) one.push_back(c.get(i));
+      for (int threads : {2, 3}) {
+        set_num_threads(threads);
+        product.run();
+        int64_t different = 0;
+        for (int64_t i = 0; i < c.count(); ++i)
+          different += c.get(i) != one[static_cast<size_t>(i)];
+        CHECK(different == 0);
+      }
+    }
+  });
+}
+
+TEST_CASE("what they do not take is left to gemm") {
+  const DirectKernel& kernel = *table<DirectKernel>().front();
+  for (const Sizes& shape : {Sizes{64, 64, 64}, Sizes{9, 17, 40}, Sizes{2, 40, 40, 1, false, true},
+                             Sizes{0, 1, 4}, Sizes{4, 1, 0}})
+    CHECK_FALSE(Product(kernel, shape, {}).taken());
+  GemmProblem problem{};
+  problem.m = problem.k = 4, problem.n = 1, problem.batch = 1;
+  problem.a = {nullptr, 4, 1}, problem.b = {nullptr, 1, 1};
+  problem.bf16_terms = 1;
+  CHECK(select_direct_kernel(problem, DType::bf16) == nullptr);
+  problem.bf16_terms = 0;
+  CHECK(select_direct_kernel(problem, DType::f64) == nullptr);
+  CHECK(select_direct_kernel(problem, DType::f32) != nullptr);
+}
