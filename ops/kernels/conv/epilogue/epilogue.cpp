@@ -1,10 +1,10 @@
 #include "quern/ops/kernels/conv/epilogue/epilogue.h"
-#include "quern/ops/kernels/pack/matrix.h"
 
 #include <algorithm>
 
 #include "quern/ops/kernels/conv/source_block.h"
 #include "quern/ops/kernels/moments.h"
+#include "quern/ops/kernels/pack/matrix.h"
 #include "quern/tensor/dtype.h"
 
 namespace quern::kernels {

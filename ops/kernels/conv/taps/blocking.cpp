@@ -11,7 +11,7 @@ namespace quern::kernels {
 namespace {
 
 int64_t most_taps(const TapConv& conv) {
-  const int64_t rows = conv.y.most_taps(), columns = conv.folded ? 1 : conv.x.most_taps();
+  const int64_t rows = conv.y.most_taps(), columns = conv.kw_in_k ? 1 : conv.x.most_taps();
   return std::max<int64_t>(1, rows * columns);
 }
 
@@ -75,7 +75,7 @@ Run* pair_rows(const TapBlocking& b, Run* begin, Run* end) {
 
 bool reads_in_place(const ConvPlan& plan, const TapConv& conv, int64_t gap) {
   // Rows of taps that fall on padding are left out, single taps are not.
-  return plan.bf16_terms == 0 && conv.format == MemoryFormat::channels_last && !conv.folded &&
+  return plan.bf16_terms == 0 && conv.format == MemoryFormat::channels_last && !conv.kw_in_k &&
          padded_k(*plan.gemm, conv.k()) == conv.k() && conv.x.reads_no_padding(gap) &&
          !rows_collide(*plan.gemm, conv.groups * conv.source_channels * conv.x.stride());
 }
@@ -91,9 +91,9 @@ TapBlocking::TapBlocking(const ConvPlan& plan, const TapConv& conv, bool maps, b
       out_strides(conv.format, output_total, conv.y.output, conv.x.output, conv.output_gap),
       k(padded_k(gemm, conv.k())),
       in_place(!maps && reads_in_place(plan, conv, conv.source_gap)),
-      pitch(in_place      ? source_total
-            : conv.folded ? conv.source_channels
-                          : without_collisions(gemm, k)),
+      pitch(in_place       ? source_total
+            : conv.kw_in_k ? conv.source_channels
+                           : without_collisions(gemm, k)),
       a_pixel(in_place ? source_strides.x * conv.x.stride() : conv.x.stretch * pitch),
       output_pixel(out_strides.x * conv.x.output_step),
       max_taps(most_taps(conv)),
@@ -124,7 +124,7 @@ TapBlocking::TapBlocking(const ConvPlan& plan, const TapConv& conv, bool maps, b
 }
 
 int64_t TapBlocking::term_items(const Block& block) const {
-  // A folded product reads on past the last position.
+  // With kw_in_k a product reads on past the last position.
   return Scratch(conv.y, conv.x, block.rows).image() * block.images * pitch + k;
 }
 

@@ -234,7 +234,7 @@ void TapEngine<T, Operand>::run_panel(const Block& block, const PhaseWork& work,
   const void **tap_a = tap_a_.get(), **tap_b = tap_b_.get();
   const int64_t a_term = blocking_.term_items(block),
                 b_term = blocking_.panel_items() / blocking_.terms;
-  const int64_t columns = conv_.folded ? 1 : work.x.taps;
+  const int64_t columns = conv_.kw_in_k ? 1 : work.x.taps;
   const int64_t products = term_products(bf16_terms_), row_taps = columns * products;
   for (int64_t row = 0; row < work.y.taps; ++row)
     for (int64_t t = 0; t < row_taps; ++t) {

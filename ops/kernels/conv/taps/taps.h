@@ -15,7 +15,7 @@ struct TapConv {
   /// A row of taps is one product over kw·source_channels consecutive items: for few source
   /// channels. Padding k reads on into the next pixels, which meet zero weights; a NaN or infinity
   /// there reaches outputs that are so much further to the left.
-  bool folded;
+  bool kw_in_k;
   DType dtype;
   MemoryFormat format;
   int64_t source_gap, output_gap;  // ConvProblem's x_gap and y_gap

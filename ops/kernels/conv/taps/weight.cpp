@@ -43,10 +43,11 @@ void fetch(const T* rows, int64_t stride, int64_t count, int64_t items) {
     for (int64_t j = 0; j < items; j += kLine<T>) __builtin_prefetch(rows + i * stride + j);
 }
 
-/// Where the taps of a panel go: `fold` of them are one product. A copy a term.
+/// Where the taps of a panel go: so many of a row are one product. A copy a term.
 struct PanelPlace {
-  int64_t fold, items;  // of a panel
-  int terms;            // 0: the source has the panel's dtype
+  int64_t in_k;   // taps of a product
+  int64_t items;  // of a panel
+  int terms;      // 0: the source has the panel's dtype
 };
 
 /// Some rows of B at a time, of all taps: rounded to terms if need be, transposed to [k][tap][n],
@@ -78,7 +79,7 @@ void pack_panel(const GemmKernel& gemm, const TapConv& conv, const PanelSource<S
     }
     for (int64_t tap = 0; tap < taps; ++tap)
       pack_panel_rows(panel_format(gemm), rows.data() + tap * nr, taps * nr, 1, count, source.n,
-                      tap % place.fold * channels + k, to + tap / place.fold * product);
+                      tap % place.in_k * channels + k, to + tap / place.in_k * product);
   };
   for (int64_t k = 0; k < channels; k += at_once) {
     const int64_t count = std::min(at_once, channels - k);
@@ -103,11 +104,11 @@ void pack_panel(const GemmKernel& gemm, const TapConv& conv, const PanelSource<S
 /// A tap after the other.
 template <class T>
 void pack_taps(const GemmKernel& gemm, const TapConv& conv, const PanelSource<T>& source,
-               int64_t fold, T* panel) {
+               int64_t in_k, T* panel) {
   for (int64_t tap = 0; tap < source.taps; ++tap)
     pack_panel_rows(panel_format(gemm), source.at + tap, source.k_stride, source.n_stride,
-                    conv.source_channels, source.n, tap % fold * conv.source_channels,
-                    panel + tap / fold * panel_elements(gemm, conv.k()));
+                    conv.source_channels, source.n, tap % in_k * conv.source_channels,
+                    panel + tap / in_k * panel_elements(gemm, conv.k()));
 }
 
 /// S: the weight's type, f32 if the plan has terms.
@@ -117,7 +118,7 @@ void pack_weight(const ConvPlan& plan, const S* weight, T* packed) {
   const WeightMatrix matrix(plan);
   const TapConv& conv = matrix.conv;
   const int64_t panels = panel_count(gemm, conv.output_channels);
-  const PanelPlace place{.fold = conv.folded ? plan.problem.kw : 1,
+  const PanelPlace place{.in_k = conv.kw_in_k ? plan.problem.kw : 1,
                          .items = conv.kernel_taps() * panel_elements(gemm, conv.k()),
                          .terms = plan.bf16_terms};
   const int64_t items = term_copies(place.terms) * place.items;
@@ -135,7 +136,7 @@ void pack_weight(const ConvPlan& plan, const S* weight, T* packed) {
     if constexpr (std::is_same_v<S, T>) {
       // Single taps lie as pack_panel_rows wants them, but for the pairs of forward.
       const bool direct = source.taps == 1 && (gemm.kr == 1 || source.n_stride == 1);
-      if (conv.folded || direct) return pack_taps(gemm, conv, source, place.fold, panel);
+      if (conv.kw_in_k || direct) return pack_taps(gemm, conv, source, place.in_k, panel);
     }
     pack_panel(gemm, conv, source, place, panel);
   });

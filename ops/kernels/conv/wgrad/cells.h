@@ -3,7 +3,7 @@
 // and what that costs.
 //
 //   dw[row][column] = Σ over pixels of A[pixel][row] · B[pixel][column], for each tap
-//   cells are [group][range of blocks of pixels][range of rows][range of columns], one thread's work each
+//   cells are [group][range of blocks of pixels][range of rows][range of columns], a thread's each
 //   dw = the sums of the ranges of pixels, merged in their order
 #pragma once
 #include "quern/ops/kernels/conv/block_grid.h"

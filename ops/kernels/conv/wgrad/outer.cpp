@@ -13,13 +13,13 @@
 // that fall on the padding are left out. With few input channels (the stem) A is x, and the columns
 // of taps are rows of A.
 #include "quern/ops/kernels/conv/wgrad/outer.h"
-#include "quern/ops/kernels/pack/matrix.h"
 
 #include <algorithm>
 #include <span>
 
 #include "quern/ops/kernels/blocking.h"
 #include "quern/ops/kernels/gemm/micro_kernel.h"
+#include "quern/ops/kernels/pack/matrix.h"
 #include "quern/tensor/storage.h"
 
 namespace quern::kernels {
@@ -49,23 +49,23 @@ OuterWgrad<T, Operand>::OuterWgrad(const ConvPlan& plan, const T* x, const T* dy
       x_strides_(p_.format, p_.ic, p_.ih, p_.iw),
       dy_strides_(p_.format, p_.oc, p_.oh, p_.ow),
       y_axis_(forward_axis(p_.ih, p_.oh, p_.kh, p_.stride_h, p_.pad_h, p_.dilation_h)) {
-  folded_ = forward_taps(p_).folded;
+  kw_in_k_ = forward_taps(p_).kw_in_k;
   tap_rows_ = p_.kh;
-  tap_columns_ = folded_ ? 1 : p_.kw;
-  linear_ = taps() == 1 && !folded_ && p_.pad_h == 0 && p_.pad_w == 0;
-  by_image_ = !folded_ && !linear_ && p_.ow <= kShortRow;
+  tap_columns_ = kw_in_k_ ? 1 : p_.kw;
+  linear_ = taps() == 1 && !kw_in_k_ && p_.pad_h == 0 && p_.pad_w == 0;
+  by_image_ = !kw_in_k_ && !linear_ && p_.ow <= kShortRow;
   if (by_image_)
     for (int64_t s = 0; s < p_.kw; ++s)
       x_axes_.push_back(
           forward_axis(p_.iw, p_.ow, 1, p_.stride_w, p_.pad_w - s * p_.dilation_w, 1));
-  else if (folded_) x_axes_ = {plain_forward_axis(p_.iw, p_.ow, p_.kw, p_.stride_w, p_.pad_w)};
+  else if (kw_in_k_) x_axes_ = {plain_forward_axis(p_.iw, p_.ow, p_.kw, p_.stride_w, p_.pad_w)};
   else x_axes_ = {forward_axis(p_.iw, p_.ow, p_.kw, p_.stride_w, p_.pad_w, p_.dilation_w)};
   // With few pixels, dw itself is what costs: with dy as A it comes out in its own order and is
   // written once.
   const bool many_pixels = p_.n * p_.oh * p_.ow > icg_ + ocg_;
-  x_is_a_ = folded_ || (linear_ && icg_ < ocg_ && many_pixels);
+  x_is_a_ = kw_in_k_ || (linear_ && icg_ < ocg_ && many_pixels);
   cells_ = {.groups = p_.groups,
-            .rows = folded_   ? icg_ * p_.kw
+            .rows = kw_in_k_  ? icg_ * p_.kw
                     : x_is_a_ ? icg_
                               : ocg_,
             .columns = x_is_a_ ? ocg_ : icg_,
@@ -146,10 +146,10 @@ void OuterWgrad<T, Operand>::sum_up(int64_t index, const Sums& sums) const {
     const Source<Operand> packed = pack(cell, block, memory);
     Prefetch prefetch;
     if (i + 1 < cell.blocks.size) {
-      prefetch = this->prefetch_of(cell, cells_.grid[cell.blocks.begin + i + 1]);
+      prefetch = prefetch_of(cell, cells_.grid[cell.blocks.begin + i + 1]);
     } else if (index + 1 < cells_.count()) {  // most often of this thread, too
       const Cell next = cells_[index + 1];
-      prefetch = this->prefetch_of(next, cells_.grid[next.blocks.begin]);
+      prefetch = prefetch_of(next, cells_.grid[next.blocks.begin]);
     }
     multiply(cell, block, memory.a, packed, sums, i == 0, prefetch);
   }
@@ -310,7 +310,7 @@ void OuterWgrad<T, Operand>::merge(const Cell& cell, int64_t row0, int64_t rows,
     const int64_t count = std::min(at_once, rows - begin);
     for (int64_t tap = 0; tap < taps(); ++tap) {
       for (int64_t i = 0; i < count; ++i) sum(begin + i, tap, sums.data() + i * line);
-      if (!folded_) {
+      if (!kw_in_k_) {
         copy_matrix(sizeof(Acc), sums.data(), 1, line, to + first + begin, icg_, columns, count);
         continue;
       }

@@ -1,4 +1,4 @@
-// The gradient of the weight on outer products, which brgemm_wgrad_outer.cpp describes.
+// The gradient of the weight on outer products, which outer.cpp describes.
 #pragma once
 #include <vector>
 
@@ -82,7 +82,7 @@ class OuterWgrad {
   Scratch scratch(const Block& block) const { return {y_axis_, x_axes_[0], block.rows}; }
   /// The first channel of x and of dy that a cell reads, and how many.
   Extent x_channels(const Cell& cell) const {
-    if (folded_) return {cell.group * icg_, icg_};
+    if (kw_in_k_) return {cell.group * icg_, icg_};
     const Extent& e = x_is_a_ ? cell.rows : cell.columns;
     return {cell.group * icg_ + e.begin, e.size};
   }
@@ -128,7 +128,7 @@ class OuterWgrad {
   ImageStrides x_strides_, dy_strides_;
   Axis y_axis_;
   std::vector<Axis> x_axes_;  // one of all x taps, or one an x tap if by_image_
-  bool folded_;               // the x taps are rows of A
+  bool kw_in_k_;              // the x taps are rows of A
   bool x_is_a_;               // and dy is B; else the other way round
   bool linear_;               // a run is all pixels of a block, else
   bool by_image_;             // all of an image that a row of taps reaches, else a row of outputs

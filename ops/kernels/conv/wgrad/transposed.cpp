@@ -91,12 +91,11 @@ class WgradEngine {
   int64_t icg_, ocg_;  // channels of a group
   ImageStrides x_strides_, dy_strides_;
   Axis y_axis_;
-  std::vector<Axis> x_axes_;        // one an x tap if folded, else one of all
+  std::vector<Axis> x_axes_;        // one an x tap if kw_in_k, else one of all
   int64_t tap_rows_, tap_columns_;  // products per block of pixels
-  int64_t a_rows_;                  // rows of A: input channels, times x taps if folded
   int64_t width_;                   // positions of a row of pixels
   bool linear_;                     // a run is an image's block and not a row
-  WgradCells cells_;
+  WgradCells cells_;                // rows: input channels, times x taps if kw_in_k
 };
 
 template <class T, class Operand>
@@ -114,14 +113,18 @@ WgradEngine<T, Operand>::WgradEngine(const ConvPlan& plan, const T* x, const T* 
       x_strides_(p_.format, p_.ic, p_.ih, p_.iw),
       dy_strides_(p_.format, p_.oc, p_.oh, p_.ow),
       y_axis_(forward_axis(p_.ih, p_.oh, p_.kh, p_.stride_h, p_.pad_h, p_.dilation_h)) {
-  const bool folded = forward_taps(p_).folded;
-  if (folded)
+  const bool kw_in_k = forward_taps(p_).kw_in_k;
+  if (kw_in_k)
     for (int64_t s = 0; s < p_.kw; ++s)
       x_axes_.push_back(forward_axis(p_.iw, p_.ow, 1, p_.stride_w, p_.pad_w - s, 1));
   else x_axes_ = {forward_axis(p_.iw, p_.ow, p_.kw, p_.stride_w, p_.pad_w, p_.dilation_w)};
   tap_rows_ = p_.kh;
-  tap_columns_ = folded ? 1 : p_.kw;
-  a_rows_ = icg_ * static_cast<int64_t>(x_axes_.size());
+  tap_columns_ = kw_in_k ? 1 : p_.kw;
+  cells_ = {.groups = p_.groups,
+            .rows = icg_ * static_cast<int64_t>(x_axes_.size()),
+            .columns = ocg_,
+            .row_unit = 1,
+            .column_unit = gemm_.nr};
   width_ = x_axes_[0].extent(p_.ow);
   // Rounding every row up to k_multiple against reading the padding between rows.
   linear_ = padded_k(gemm_, p_.ow) >= width_;
@@ -131,15 +134,12 @@ WgradEngine<T, Operand>::WgradEngine(const ConvPlan& plan, const T* x, const T* 
 template <class T, class Operand>
 void WgradEngine<T, Operand>::choose_split() {
   const int64_t taps = tap_rows_ * tap_columns_;
-  cells_ = {.groups = p_.groups,
-            .rows = a_rows_,
-            .columns = ocg_,
-            .row_unit = 1,
-            .column_unit = gemm_.nr};
   // Channels are split until a cell's sums fit in L2: rows of A first, since every range of output
   // channels transposes x again and copying dy again is cheap. Then pixels, for enough cells.
-  int64_t rows = a_rows_, outputs = round_up(ocg_, gemm_.nr);  // of a cell
-  const auto cells = [&] { return p_.groups * ceil_div(a_rows_, rows) * ceil_div(ocg_, outputs); };
+  int64_t rows = cells_.rows, outputs = round_up(ocg_, gemm_.nr);  // of a cell
+  const auto cells = [&] {
+    return p_.groups * ceil_div(cells_.rows, rows) * ceil_div(ocg_, outputs);
+  };
   const auto too_large = [&] {
     return taps * rows * outputs * static_cast<int64_t>(sizeof(Acc)) > cache::transposed_sums();
   };
@@ -152,7 +152,7 @@ void WgradEngine<T, Operand>::choose_split() {
     else if (outputs > gemm_.nr) outputs = round_up(outputs / 2, gemm_.nr);
     else break;
   }
-  cells_.row_parts = ceil_div(a_rows_, rows);
+  cells_.row_parts = ceil_div(cells_.rows, rows);
   cells_.column_parts = ceil_div(panel_count(gemm_, ocg_), outputs / gemm_.nr);
   cells_.pixel_parts = std::min(ceil_div(wanted, p_.groups * cells_.channel_cells()), affordable);
 
@@ -334,7 +334,7 @@ void WgradEngine<T, Operand>::merge(const Cell& cell, int64_t row0, int64_t rows
     if (x_axes_.size() == 1) {
       copy_matrix(sizeof(Acc), sums.data(), 1, line, to + first * taps, icg_ * taps, outputs,
                   count * taps);
-    } else {  // folded: row = column of taps · icg + input channel, tap = row of taps
+    } else {  // kw_in_k: row = column of taps · icg + input channel, tap = row of taps
       for (int64_t i = 0; i < count * taps; ++i) {
         const int64_t row = first + i / taps;
         const int64_t at = (row % icg_ * p_.kh + i % taps) * p_.kw + row / icg_;

@@ -176,7 +176,7 @@ void WinogradEngine::multiply(int64_t block_index, int64_t part, const float* v)
   for (int64_t panel = panels.begin; panel < panels.begin + panels.size; ++panel) {
     const int64_t channel = panel * gemm_.nr;
     const int64_t n = std::min<int64_t>(gemm_.nr, conv_.output_channels - channel);
-    Prefetch prefetch = this->prefetch_of(block_index, panel, panels);
+    Prefetch prefetch = prefetch_of(block_index, panel, panels);
     for (int64_t point = 0; point < conv_.points(); ++point) {
       const float* u = packed_ + (panel * conv_.points() + point) * matrix;
       for (int64_t i = 0; i < count; i += step) {

@@ -149,10 +149,10 @@ void WinogradWgrad::run_cell(int64_t index, float* taps, float* dw) const {
     transform_dy(cell, block, d.as<float>());
     Prefetch prefetch;
     if (i + 1 < cell.blocks.size) {
-      prefetch = this->prefetch_of(cell, cells_.grid[cell.blocks.begin + i + 1]);
+      prefetch = prefetch_of(cell, cells_.grid[cell.blocks.begin + i + 1]);
     } else if (index + 1 < cells_.count()) {  // most often of this thread, too
       const Cell next = cells_[index + 1];
-      prefetch = this->prefetch_of(next, cells_.grid[next.blocks.begin]);
+      prefetch = prefetch_of(next, cells_.grid[next.blocks.begin]);
     }
     multiply(cell, block, d.as<float>(), v.as<float>(), m.as<float>(), i == 0, prefetch);
   }

@@ -63,7 +63,7 @@ struct WinogradTransforms {
   void (*source)(const WinogradTiles&);    // pixels d to Bᵀ·d·B
   void (*weight)(const WinogradFilters&);  // 3×3 taps g to G·g·Gᵀ
   void (*output)(const WinogradTiles&);    // m to pixels Aᵀ·m·A
-  // Transposed, for the gradient of the weight (winograd_wgrad.cpp); null for 4×4 outputs.
+  // Transposed, for the gradient of the weight (wgrad.cpp); null for 4×4 outputs.
   void (*output_gradient)(const WinogradTiles&);    // pixels dy to A·dy·Aᵀ
   void (*weight_gradient)(const WinogradFilters&);  // m to 3×3 taps Gᵀ·m·G
 };
