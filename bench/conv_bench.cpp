@@ -12,13 +12,18 @@ std::vector<ConvShape> read_conv_shapes(const Options& options, DType dtype, Mem
     ConvShape s{};
     ConvProblem& p = s.problem;
     p.n = options.batch, p.groups = 1, p.dtype = dtype, p.format = format;
+    std::string ungrouped = line;
+    if (const size_t at = line.find(" g"); at != std::string::npos) {
+      std::sscanf(line.c_str() + at, " g%ld", &p.groups);
+      ungrouped.erase(at + 1, line.find("ic") - at - 1);
+    }
     const int found =
-        std::sscanf(line.c_str(),
+        std::sscanf(ungrouped.c_str(),
                     "%ld ic%ldoc%ld_ih%ldoh%ldkh%ldsh%lddh%ldph%ld_iw%ldow%ldkw%ldsw%lddw%ldpw%ld",
                     &s.count, &p.ic, &p.oc, &p.ih, &p.oh, &p.kh, &p.stride_h, &p.dilation_h,
                     &p.pad_h, &p.iw, &p.ow, &p.kw, &p.stride_w, &p.dilation_w, &p.pad_w);
-    check(found == 15, "bench", "{}: expected a count and a shape, got {}", options.conv_shapes,
-          line);
+    check(found == 15 && p.groups >= 1, "bench", "{}: expected a count and a shape, got {}",
+          options.conv_shapes, line);
     ++p.dilation_h, ++p.dilation_w;
     shapes.push_back(s);
   }

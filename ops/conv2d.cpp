@@ -1,9 +1,9 @@
 #include "quern/ops/conv2d.h"
-#include "quern/ops/detail/matrix.h"
 
 #include "quern/autograd/node.h"
 #include "quern/ops/autocast.h"
 #include "quern/ops/detail/conv_problem.h"
+#include "quern/ops/detail/matrix.h"
 #include "quern/tensor/raw.h"
 
 namespace quern {

@@ -63,4 +63,11 @@ inline int64_t winograd_sums() { return l2() / 2; }
 /// Rows of pixels that are copied at once and transformed while they are near.
 inline int64_t winograd_strip() { return l2() / 8; }
 
+// --- Depthwise (conv/depthwise) ------------------------------------------------------------------
+
+/// Weights of a panel of channels, or their gradients' sums, in L1 beside the rows that meet them.
+inline constexpr int64_t kDepthwiseWeights = 16 << 10;
+/// Rows of a block that are copied, and their sums.
+inline int64_t depthwise_block() { return l2() / 4; }
+
 }  // namespace quern::kernels::cache

@@ -29,8 +29,9 @@ set(QUERN_FAMILIES
                  amx avx512_bf16 avx512 avx2 sve_bf16 sve neon_bf16 neon portable reference"
   "gemm          direct       DirectKernel:direct           avx512 avx2 portable reference"
   "pack          copy         CopyKernel:copy               avx512_bf16 avx512 avx2 neon_bf16 portable reference"
-  "conv          conv         ConvKernel:conv               winograd brgemm reference"
+  "conv          conv         ConvKernel:conv               depthwise winograd brgemm reference"
   "conv/epilogue tile         TileKernel:conv_tile          avx512_bf16 avx512 avx2 neon_bf16 portable reference"
+  "conv/depthwise depthwise   DepthwiseKernel:depthwise     avx512_bf16 avx512 avx2 neon_bf16 portable reference"
   "conv/winograd winograd     WinogradKernel:winograd       avx512 avx2 portable reference"
   "elementwise   elementwise  UnaryKernel:unary BinaryKernel:binary  avx512 avx2 portable reference"
   "norm          batch_norm   BatchNormKernel:batch_norm    avx512 avx2 portable reference"
@@ -68,7 +69,8 @@ function(quern_isa_flags target)
   set_target_properties(${target} PROPERTIES SOURCES "${sources}")
 endfunction()
 
-# The name of each instruction set that this build has a unit for, and what such a unit is told.
+# Sets `result` to the Isa that a unit needs: its own, portable where it is not named after one, or
+# nothing where it is of another architecture.
 function(quern_unit_isa unit result)
   set(${result} portable PARENT_SCOPE)
   if(unit IN_LIST QUERN_ISAS_x86 OR unit IN_LIST QUERN_ISAS_arm)

@@ -129,7 +129,9 @@ TEST_CASE("float32 precision: convolutions for which IEEE f32 is as fast") {
     CHECK(name("medium", 2, contiguous, pass)
               .starts_with(pass == wgrad ? "brgemm:gemm_f32_" : "brgemm_bf16:"));
     // few channels a group
-    CHECK(name("medium", 8, problem(64, 28, 3, 64), pass).starts_with("brgemm:gemm_f32_"));
+    CHECK(name("medium", 8, problem(60, 28, 3, 5), pass).starts_with("brgemm:gemm_f32_"));
+    CHECK(name("medium", 8, problem(64, 28, 3, 32), pass) == "depthwise");
+    CHECK(name("medium", 8, problem(64, 28, 3, 64), pass) == "depthwise");
     CHECK(name("medium", 8, problem(64, 28, 3, 2), pass).starts_with("brgemm_bf16:"));
   }
 }

@@ -3,7 +3,8 @@
 // The way of a call, from the API to the tile and back:
 //
 // 1. ops/conv2d.cpp checks the arguments and makes a ConvProblem; plan_conv() (conv.cpp) takes the
-//    first ConvKernel that has no reason to refuse: winograd_4x4 or winograd
+//    first ConvKernel that has no reason to refuse: depthwise (depthwise/conv_depthwise.cpp, a
+//    filter for each channel, or groups of few channels), winograd_4x4 or winograd
 //    (winograd/conv_winograd.cpp, 3×3 filters in f32), brgemm, which the rest of this list is
 //    about, else the reference (conv_reference.cpp), the seven loops that are also the oracle of
 //    the tests.

@@ -1,0 +1,185 @@
+// What the passes of conv_depthwise share: where they read, and the cut into panels of channels.
+#pragma once
+#include <cstddef>
+
+#include "quern/ops/kernels/blocking.h"
+#include "quern/ops/kernels/conv/axis.h"
+#include "quern/ops/kernels/conv/conv.h"
+#include "quern/ops/kernels/conv/depthwise/depthwise_kernel.h"
+#include "quern/ops/kernels/conv/source_block.h"
+#include "quern/ops/kernels/conv/strides.h"
+#include "quern/ops/kernels/pack/matrix.h"
+#include "quern/ops/kernels/table.h"
+#include "quern/ops/kernels/work.h"
+#include "quern/tensor/dtype.h"
+
+namespace quern::kernels {
+
+/// For bf16 or f32.
+inline const DepthwiseKernel& select_depthwise_kernel(DType dtype) {
+  return *select<DepthwiseKernel>(
+      "depthwise", [=](const DepthwiseKernel& kernel) { return kernel.dtype == dtype; });
+}
+
+/// Channels as the kernels have them: as many as they take at least.
+inline int64_t padded_channels(int64_t channels) { return std::max(channels, kDepthwiseChannels); }
+
+/// Panels of about `width` channels, no smaller than kDepthwiseChannels but where all are fewer.
+struct ChannelPanels {
+  int64_t channels, count;
+
+  ChannelPanels(int64_t channels, int64_t width)
+      : channels(channels),
+        count(std::max<int64_t>(1, ceil_div(units(channels), std::max<int64_t>(1, units(width))))) {
+  }
+  Extent operator[](int64_t i) const {
+    const Extent e = piece(units(channels), count, i);
+    const int64_t begin = e.begin * kDepthwiseChannels;
+    return {begin, i + 1 == count ? channels - begin : e.size * kDepthwiseChannels};
+  }
+  int64_t widest() const {
+    int64_t most = 0;
+    for (int64_t i = 0; i < count; ++i) most = std::max(most, (*this)[i].size);
+    return most;
+  }
+
+ private:
+  static int64_t units(int64_t n) { return n / kDepthwiseChannels; }
+};
+
+/// Channels of a panel that is copied on the way in or out: whole cache lines of two vectors.
+inline constexpr int64_t kCopiedChannels = 32;
+/// Channels of a panel, at most `most` if that is not less than the kernels take.
+inline int64_t depthwise_panel(const ConvProblem& p, int64_t most) {
+  const int64_t in_cache = cache::kDepthwiseWeights / static_cast<int64_t>(sizeof(float));
+  return std::clamp(in_cache / (p.kh * p.kw * (p.ic / p.groups)), kDepthwiseChannels,
+                    padded_channels(most));
+}
+
+/// An image tensor whose rows the kernels read: where it lies, or copied with channels innermost,
+/// mapped, a block of rows and a panel of channels at a time.
+template <class T>
+class DepthwiseSource {
+ public:
+  DepthwiseSource(const void* data, MemoryFormat format, int64_t images, int64_t channels,
+                  int64_t height, int64_t width, int64_t gap, const ChannelMap& map = {})
+      : data_(static_cast<const T*>(data)),
+        strides_(format, channels, height, width, gap),
+        width_(width),
+        map_(map),
+        bytes_(images * strides_.n * static_cast<int64_t>(sizeof(T))),
+        copied_(strides_.c != 1 || map.scale || channels < kDepthwiseChannels) {}
+
+  bool copied() const { return copied_; }
+  /// Does it come from beyond L2, row by row, so that prefetching pays?
+  bool streams() const { return !copied_ && bytes_ > cache::l2(); }
+  /// Elements of scratch that so many rows take.
+  int64_t scratch_items(int64_t rows, int64_t panel) const {
+    return copied_ ? rows * width_ * pitch(panel) : 0;
+  }
+  /// Pixel 0 of row 0, had the view all rows; distances of rows and pixels.
+  struct View {
+    const T* origin;
+    int64_t row, pixel;
+  };
+  /// Rows [rows.begin, ...) of an image, in `channels`; scratch is filled where they are copied.
+  View view(int64_t image, Extent rows, Extent channels, T* scratch) const {
+    const T* from = data_ + image * strides_.n + channels.begin * strides_.c;
+    if (!copied_) return {from, strides_.y, strides_.x};
+    const int64_t pixel = pitch(channels.size), row = width_ * pixel;
+    copy(from + rows.begin * strides_.y, rows.size, channels, scratch, pixel);
+    return {scratch - rows.begin * row, row, pixel};
+  }
+
+ private:
+  static int64_t pitch(int64_t panel) { return round_up(panel, kDepthwiseChannels); }
+
+  void copy(const T* from, int64_t rows, Extent channels, T* to, int64_t pixel) const {
+    if (channels.size < kDepthwiseChannels) std::fill_n(to, rows * width_ * pixel, T{});
+    // The rows of a plane follow each other.
+    const int64_t pieces = strides_.c == 1 ? rows : 1,
+                  pixels = rows * width_ / std::max<int64_t>(1, pieces);
+    for (int64_t i = 0; i < pieces; ++i, from += strides_.y, to += pixels * pixel) {
+      MapCopy matrix{.src = from,
+                     .src_stride = strides_.x,
+                     .dst = to,
+                     .dst_stride = pixel,
+                     .rows = pixels,
+                     .cols = channels.size,
+                     .map = from_channel<float>(map_, channels.begin)};
+      if (!map_.scale || strides_.c != 1) {  // mapped where it lies then
+        copy_matrix(sizeof(T), from, strides_.x, strides_.c, to, pixel, pixels, channels.size);
+        matrix.src = to, matrix.src_stride = pixel;
+      }
+      if (!map_.scale) continue;
+      if constexpr (std::is_same_v<T, float>) copy_kernel().map_f32(matrix);
+      else copy_kernel().map_bf16(matrix);
+    }
+  }
+
+  const T* data_;
+  ImageStrides strides_;
+  int64_t width_;
+  ChannelMap map_;
+  int64_t bytes_;
+  bool copied_;
+};
+
+/// Forward or dgrad along one axis.
+inline Axis depthwise_axis(ConvPass pass, int64_t input, int64_t output, int64_t kernel,
+                           int64_t stride, int64_t pad, int64_t dilation) {
+  return (pass == ConvPass::dgrad ? dgrad_axis : forward_axis)(input, output, kernel, stride, pad,
+                                                               dilation);
+}
+inline Axis depthwise_rows(const ConvPlan& plan) {
+  const ConvProblem& p = plan.problem;
+  return depthwise_axis(plan.pass, p.ih, p.oh, p.kh, p.stride_h, p.pad_h, p.dilation_h);
+}
+inline Axis depthwise_columns(const ConvPlan& plan) {
+  const ConvProblem& p = plan.problem;
+  return depthwise_axis(plan.pass, p.iw, p.ow, p.kw, p.stride_w, p.pad_w, p.dilation_w);
+}
+
+/// A row with dilated taps as several whose taps are neighbours: outputs that are offset_step apart
+/// read pixels so far apart. f(window, its first output, the distance of its outputs).
+template <class T, class F>
+void each_dense(const DepthwiseWindow& w, F f) {
+  const int64_t apart = w.offset_step;
+  if (w.stride != 1 || apart == 1 || w.taps <= 1) return f(w, 0, 1);
+  for (int64_t i = 0; i < std::min(apart, w.outputs); ++i) {
+    const int64_t first = i + w.offset, column = (first % apart + apart) % apart;
+    DepthwiseWindow part = w;
+    part.source = static_cast<const T*>(w.source) + column * w.pixel;
+    part.pixel = apart * w.pixel;
+    part.width = column < w.width ? ceil_div(w.width - column, apart) : 0;
+    part.outputs = ceil_div(w.outputs - i, apart);
+    part.offset = (first - column) / apart;
+    part.offset_step = 1;
+    f(part, i, apart);
+  }
+}
+
+/// Do the kernels do all of it: a shift and a relu at most?
+inline bool is_plain(const Epilogue& epilogue) {
+  using Kind = Epilogue::Kind;
+  return epilogue.kind == Kind::store ||
+         (epilogue.kind == Kind::activate && epilogue.residual == nullptr);
+}
+/// What of it they do, from a channel on.
+inline DepthwiseActivation activation(const Epilogue& epilogue, int64_t channel) {
+  if (epilogue.kind != Epilogue::Kind::activate) return {};
+  const auto* shift = static_cast<const float*>(epilogue.map.shift);
+  return {shift ? shift + channel : nullptr, epilogue.relu};
+}
+
+/// Whether planes are convolved where they lie, without channels innermost (planes.cpp).
+bool takes_depthwise_planes(const ConvPlan& plan, const Epilogue& epilogue);
+void run_depthwise_planes(const ConvPlan& plan, const void* source, const void* packed,
+                          const ChannelMap& map, const Epilogue& epilogue, void* output);
+
+void run_depthwise(const ConvPlan& plan, const void* source, const void* packed,
+                   const ChannelMap& map, const Epilogue& epilogue, void* output);
+void run_depthwise_wgrad(const ConvPlan& plan, const void* x, const void* dy, void* dw,
+                         const ChannelMap& map);
+
+}  // namespace quern::kernels

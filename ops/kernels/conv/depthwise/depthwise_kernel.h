@@ -1,0 +1,96 @@
+// The contract of the depthwise kernels: convolutions in which a channel meets its own filter only,
+//
+//     y[pixel][c] = Σ over taps of x[pixel under the tap][c] · weight[tap][c],
+//
+// so that vectors lie along channels, and nothing is summed over them; or in which it meets the
+// few of its group (grouped_simd.h), [tap][channel of the group][c] then. A call makes one row of
+// outputs of some channels. Channels are innermost, in the tensor itself or in a copy
+// (depthwise.h). What the kernels see of a convolution is what axis.h makes of it: forward and
+// dgrad are the same sum, and taps and what they read are evenly spaced.
+//
+//     source rows            weight                  Taps beyond the source's first or last pixel
+//     ┌──────────────┐       ┌─────┐                 are left out: padding is not multiplied. Rows
+//     │ x x x        │ · tap │w w w│ = output        that are padding the caller leaves out.
+//     │ x x x        │ rows  │w w w│
+//     └──────────────┘       └─────┘
+//
+// A record an instruction set and dtype of the source; weights and sums are f32. Seen by files with
+// ISA flags.
+#pragma once
+#include <cstdint>
+
+#include "quern/ops/kernels/unit.h"
+
+namespace quern::kernels {
+
+/// Channels of a row are at least so many, the floats of the longest vector: where it is no
+/// multiple of a kernel's vector, the last vector overlaps the one before.
+inline constexpr int64_t kDepthwiseChannels = 16;
+
+/// What becomes of stored sums: + shift, then at least 0 if relu.
+struct DepthwiseActivation {
+  const float* shift = nullptr;  // [channels]; null: 0
+  bool relu = false;
+};
+
+/// Which pixels a row of outputs reads. Output i meets, under tap (r, t), pixel
+/// i·stride + offset + t·offset_step of row r. Strides count elements.
+struct DepthwiseWindow {
+  const void* source;              // pixel 0 of the row under the first tap row
+  int64_t source_row;              // to the row under the next
+  int64_t pixel;                   // from a pixel to the next
+  int64_t width;                   // pixels of a row: those outside are padding
+  int64_t rows, taps;              // of the window; either may be 0
+  int64_t weight_row, weight_tap;  // from a tap to the next, in the weight
+  int64_t outputs, stride, offset, offset_step;
+  int64_t channels;
+  /// Channels of a group: an output meets all of its group's, with weights that are so far apart.
+  int64_t group = 1, weight_channel = 0;
+  /// The last rows of the window are prefetched for the next row of outputs, `ahead` elements
+  /// further on, and so is the next row of dy; 0: none.
+  int64_t fresh = 0, ahead = 0;
+};
+
+/// A plane, of one channel or of few: vectors lie along rows. Output (i, j) meets,
+/// under tap (r, t), pixel (i + top + r, j + left + t·step).
+struct DepthwisePlane {
+  /// Pixel (0, 0). What vectors reach before and behind the plane is readable; lanes that are no
+  /// pixels of the row do not matter.
+  const void* source;
+  int64_t height, width;
+  int64_t rows, taps;  // of the window
+  int64_t weight_row, weight_tap;
+  int64_t out_height, out_width;
+  int64_t top, left, step;
+  /// Not 0: so many channels lie side by side in rows, whose widths, left and step count them all.
+  /// A tap's weights, and shifts, are repeated to as many and a vector more.
+  int64_t channels = 0;
+};
+/// Rows of a plane's window that the kernels take.
+inline constexpr bool takes_plane_rows(int64_t rows) {
+  return rows == 1 || rows == 2 || rows == 3 || rows == 5 || rows == 7;
+}
+
+/// Groups of more than one channel that the kernels take. (Those of 16 fill a vector of products.)
+inline constexpr bool takes_group(int64_t channels) {
+  return channels == 2 || channels == 4 || channels == 8;
+}
+
+struct DepthwiseKernel {
+  const char* name;  // depthwise_<dtype>_<isa>
+  Isa isa;
+  DType dtype;
+  /// out[output][channel] = Σ source · weight, in f32; or what that becomes, in dtype. `weight` is
+  /// at the first tap of the window.
+  void (*sum)(const DepthwiseWindow&, const float* weight, float* out, int64_t out_pixel);
+  void (*store)(const DepthwiseWindow&, const float* weight, const DepthwiseActivation&, void* out,
+                int64_t out_pixel);
+  /// The outputs of a plane, rows one after the other. A row narrower than a vector (of at most
+  /// kDepthwiseChannels) is written with what follows, ahead of the next: behind the last row, too.
+  void (*store_plane)(const DepthwisePlane&, const float* weight, const DepthwiseActivation&,
+                      void* out);
+  /// gradient[tap][channel] += Σ over outputs of source · dy.
+  void (*add_gradient)(const DepthwiseWindow&, const void* dy, int64_t dy_pixel, float* gradient);
+};
+
+}  // namespace quern::kernels

@@ -1,0 +1,90 @@
+// The depthwise kernels spelled out: a channel after the other.
+#include "quern/ops/kernels/conv/depthwise/depthwise_kernel.h"
+#include "quern/tensor/bfloat16.h"
+
+namespace quern::kernels {
+namespace {
+
+template <class T>
+struct NaiveDepthwise {
+  /// f(source element, place in the weight) for each tap of output i that is no padding.
+  template <class F>
+  static void each_tap(const DepthwiseWindow& w, int64_t i, int64_t channel, F f) {
+    for (int64_t r = 0; r < w.rows; ++r)
+      for (int64_t t = 0; t < w.taps; ++t) {
+        const int64_t x = i * w.stride + w.offset + t * w.offset_step;
+        if (x < 0 || x >= w.width) continue;
+        const T* source = static_cast<const T*>(w.source) + r * w.source_row + x * w.pixel;
+        const int64_t first = channel - channel % w.group;
+        for (int64_t j = 0; j < w.group; ++j)
+          f(static_cast<float>(source[first + j]),
+            r * w.weight_row + t * w.weight_tap + j * w.weight_channel + channel);
+      }
+  }
+
+  static float activated(const DepthwiseActivation& a, float sum, int64_t channel) {
+    if (a.shift) sum += a.shift[channel];
+    return a.relu && sum <= 0 ? 0 : sum;
+  }
+
+  template <class To>
+  static void sum_to(const DepthwiseWindow& w, const float* weight, const DepthwiseActivation& a,
+                     To* out, int64_t out_pixel) {
+    for (int64_t i = 0; i < w.outputs; ++i)
+      for (int64_t c = 0; c < w.channels; ++c) {
+        float sum = 0;
+        each_tap(w, i, c, [&](float x, int64_t tap) { sum += x * weight[tap]; });
+        out[i * out_pixel + c] = static_cast<To>(activated(a, sum, c));
+      }
+  }
+
+  static void sum(const DepthwiseWindow& w, const float* weight, float* out, int64_t out_pixel) {
+    sum_to(w, weight, {}, out, out_pixel);
+  }
+
+  static void store(const DepthwiseWindow& w, const float* weight, const DepthwiseActivation& a,
+                    void* out, int64_t out_pixel) {
+    sum_to(w, weight, a, static_cast<T*>(out), out_pixel);
+  }
+
+  static void store_plane(const DepthwisePlane& p, const float* weight,
+                          const DepthwiseActivation& a, void* out) {
+    for (int64_t i = 0; i < p.out_height * p.out_width; ++i) {
+      const int64_t channel = p.channels == 0 ? 0 : i % p.out_width % p.channels;
+      float sum = 0;
+      for (int64_t r = 0; r < p.rows; ++r)
+        for (int64_t t = 0; t < p.taps; ++t) {
+          const int64_t y = i / p.out_width + p.top + r;
+          const int64_t x = i % p.out_width + p.left + t * p.step;
+          if (y < 0 || y >= p.height || x < 0 || x >= p.width) continue;
+          sum += static_cast<float>(static_cast<const T*>(p.source)[y * p.width + x]) *
+                 weight[r * p.weight_row + t * p.weight_tap + channel];
+        }
+      static_cast<T*>(out)[i] = static_cast<T>(activated(a, sum, channel));
+    }
+  }
+
+  static void add_gradient(const DepthwiseWindow& w, const void* dy, int64_t dy_pixel,
+                           float* gradient) {
+    for (int64_t i = 0; i < w.outputs; ++i)
+      for (int64_t c = 0; c < w.channels; ++c) {
+        const float d = static_cast<float>(static_cast<const T*>(dy)[i * dy_pixel + c]);
+        each_tap(w, i, c, [&](float x, int64_t tap) { gradient[tap] += x * d; });
+      }
+  }
+
+  static constexpr DepthwiseKernel record(const char* name, DType dtype) {
+    return {name, kIsa, dtype, sum, store, store_plane, add_gradient};
+  }
+};
+
+constexpr DepthwiseKernel kRecords[] = {
+    NaiveDepthwise<float>::record(QUERN_NAMED("depthwise_f32"), DType::f32),
+    NaiveDepthwise<bfloat16>::record(QUERN_NAMED("depthwise_bf16"), DType::bf16),
+};
+
+}  // namespace
+
+QUERN_KERNELS(DepthwiseKernel, depthwise, kRecords)
+
+}  // namespace quern::kernels

@@ -1,0 +1,353 @@
+// The depthwise kernels on vectors of xsimd, once an instruction set. A vector lies along channels;
+// neighbouring outputs' sums stay in registers, so that a pixel is loaded (and widened) once for
+// all of them that it meets under a row of taps.
+#pragma once
+#include "quern/ops/kernels/conv/depthwise/depthwise_kernel.h"
+#include "quern/ops/kernels/conv/depthwise/grouped_simd.h"
+
+namespace quern::kernels {
+namespace {
+
+template <class T>
+struct DepthwiseLoops {
+  using V = Vec<T>;
+  static constexpr int64_t lanes = kLanes<T>;
+#if defined(__AVX512F__) || defined(__aarch64__)
+  static constexpr int kRegisters = 32;
+#else
+  static constexpr int kRegisters = 16;
+#endif
+  /// Outputs whose sums are in registers, beside a row of taps.
+  static constexpr int kOutputs = kRegisters / 4;
+  /// Outputs whose dy is in registers, beside the sums of some rows of taps.
+  static constexpr int kGradients = 4;
+
+  static int64_t at_most(int64_t a, int64_t b) { return a < b ? a : b; }
+
+  /// The positions [begin, end) of the windows of `outputs` outputs, from `output` on, that are no
+  /// padding: position p is pixel first + p. Taps are neighbours.
+  struct Positions {
+    int64_t first, begin, end;
+
+    Positions(const DepthwiseWindow& w, int64_t output, int64_t outputs)
+        : first(output * w.stride + w.offset), begin(first < 0 ? -first : 0) {
+      end = (outputs - 1) * w.stride + w.taps;
+      if (end > w.width - first) end = w.width - first;
+    }
+    bool has(int64_t position) const { return begin <= position && position < end; }
+  };
+
+  /// The first `count` of a run's sums, `apart` elements from one to the next.
+  template <class To>
+  __attribute__((always_inline)) static void store_sums(const V (&sum)[kOutputs], int64_t count,
+                                                        V shift, bool relu, To* to, int64_t apart) {
+#pragma GCC unroll 8
+    for (int i = 0; i < kOutputs; ++i) {
+      if (i >= count) break;
+      V v = sum[i] + shift;
+      if (relu) v = xsimd::select(v <= V(0), V(0), v);  // NaN passes
+      store(to + i * apart, v);
+    }
+  }
+
+  // Windows whose taps are neighbours, `taps` in a row; `stride` pixels from one to the next.
+
+  template <int taps, int stride, class To>
+  static void sum_known(const DepthwiseWindow& w, const float* weight, const DepthwiseActivation& a,
+                        To* out, int64_t out_pixel) {
+    constexpr int positions = (kOutputs - 1) * stride + taps;
+    for (int64_t output = 0; output < w.outputs; output += kOutputs) {
+      const int64_t count = at_most(kOutputs, w.outputs - output);
+      const Positions live(w, output, count);
+      for (int64_t begin = 0; begin < w.channels; begin += lanes) {
+        const int64_t c = at_most(begin, w.channels - lanes);
+        const T* row = static_cast<const T*>(w.source) + live.first * w.pixel + c;
+        const float* of_row = weight + c;
+        V sum[kOutputs];
+        unroll<kOutputs>([&](int i) { sum[i] = V(0); });
+        for (int64_t r = 0; r < w.rows; ++r, row += w.source_row, of_row += w.weight_row) {
+          V tap[taps];
+          unroll<taps>([&](int t) { tap[t] = load(of_row + t * w.weight_tap); });
+#pragma GCC unroll 32
+          for (int p = 0; p < positions; ++p) {
+            if (!live.has(p)) continue;
+            const V x = load(row + p * w.pixel);
+            if (r >= w.rows - w.fresh) __builtin_prefetch(row + p * w.pixel + w.ahead);
+#pragma GCC unroll 8
+            for (int t = 0; t < taps; ++t)
+              if (p >= t && (p - t) % stride == 0 && p - t < kOutputs * stride)
+                sum[(p - t) / stride] = fused(x, tap[t], sum[(p - t) / stride]);
+          }
+        }
+        store_sums(sum, count, a.shift ? load(a.shift + c) : V(0), a.relu,
+                   out + output * out_pixel + c, out_pixel);
+      }
+    }
+  }
+
+  /// The lanes from `begin` on and before `end`.
+  static auto lanes_between(int64_t begin, int64_t end) {
+    alignas(64) static constexpr float kIndex[16] = {0, 1, 2,  3,  4,  5,  6,  7,
+                                                     8, 9, 10, 11, 12, 13, 14, 15};
+    const V index = load(kIndex);
+    const auto clamped = [](int64_t i) {
+      return V(static_cast<float>(i < 0 ? 0 : at_most(i, lanes)));
+    };
+    return (index >= clamped(begin)) & (index < clamped(end));
+  }
+
+  /// As sum_known, with rows and columns exchanged: a column of neighbouring outputs' sums, each a
+  /// vector along its row.
+  template <int rows>
+  static void plane_known(const DepthwisePlane& p, const float* weight,
+                          const DepthwiseActivation& a, T* out) {
+    constexpr int positions = kOutputs + rows - 1;
+    for (int64_t output = 0; output < p.out_height; output += kOutputs) {
+      const int64_t count = at_most(kOutputs, p.out_height - output);
+      const int64_t first = output + p.top, begin = first < 0 ? -first : 0;
+      const int64_t end = at_most(count - 1 + rows, p.height - first);
+      for (int64_t column = 0; column < p.out_width; column += lanes) {
+        const int64_t x = p.out_width < lanes ? 0 : at_most(column, p.out_width - lanes);
+        const auto of_lanes = [&](const float* values) {
+          return p.channels == 0 ? V(*values) : load(values + x % p.channels);
+        };
+        V sum[kOutputs];
+        unroll<kOutputs>([&](int i) { sum[i] = V(0); });
+        for (int64_t t = 0; t < p.taps; ++t) {
+          const int64_t left = x + p.left + t * p.step;
+          const auto inside = lanes_between(-left, p.width - left);
+          const T* from = static_cast<const T*>(p.source) + first * p.width + left;
+          V tap[rows];
+          unroll<rows>([&](int r) {  // 0 for padding: 0 times infinity would be NaN
+            const V all = of_lanes(weight + r * p.weight_row + t * p.weight_tap);
+            tap[r] = xsimd::select(inside, all, V(0));
+          });
+#pragma GCC unroll 32
+          for (int y = 0; y < positions; ++y) {
+            if (y < begin || y >= end) continue;
+            const V pixels = xsimd::select(inside, load(from + y * p.width), V(0));
+            if (t == 0) __builtin_prefetch(from + (y + kOutputs) * p.width);
+#pragma GCC unroll 8
+            for (int r = 0; r < rows; ++r)
+              if (y >= r && y - r < kOutputs) sum[y - r] = fused(pixels, tap[r], sum[y - r]);
+          }
+        }
+        store_sums(sum, count, a.shift ? of_lanes(a.shift) : V(0), a.relu,
+                   out + output * p.out_width + x, p.out_width);
+      }
+    }
+  }
+
+  static void store_plane(const DepthwisePlane& p, const float* weight,
+                          const DepthwiseActivation& a, void* out) {
+    T* to = static_cast<T*>(out);
+    switch (p.rows) {
+      case 1: return plane_known<1>(p, weight, a, to);
+      case 2: return plane_known<2>(p, weight, a, to);
+      case 3: return plane_known<3>(p, weight, a, to);
+      case 5: return plane_known<5>(p, weight, a, to);
+      case 7: return plane_known<7>(p, weight, a, to);
+    }
+  }
+
+  /// The products of `outputs` outputs from `output` on with `rows` rows of the source.
+  template <int rows, int taps, int stride, int outputs>
+  __attribute__((always_inline)) static void multiply(const DepthwiseWindow& w, const T* source,
+                                                      const T* dy, int64_t dy_pixel, int64_t output,
+                                                      V (&sum)[rows][taps]) {
+    constexpr int positions = (outputs - 1) * stride + taps;
+    const Positions live(w, output, outputs);
+    V d[outputs];
+    unroll<outputs>([&](int i) {
+      d[i] = load(dy + (output + i) * dy_pixel);
+      if (w.fresh > 0) __builtin_prefetch(dy + (output + i + w.outputs) * dy_pixel);
+    });
+#pragma GCC unroll 32
+    for (int p = 0; p < positions; ++p) {
+      if (!live.has(p)) continue;
+      const T* column = source + (live.first + p) * w.pixel;
+#pragma GCC unroll 8
+      for (int r = 0; r < rows; ++r) {
+        const V x = load(column + r * w.source_row);
+        if (r >= rows - w.fresh) __builtin_prefetch(column + r * w.source_row + w.ahead);
+#pragma GCC unroll 8
+        for (int t = 0; t < taps; ++t)
+          if (p >= t && (p - t) % stride == 0 && p - t < outputs * stride)
+            sum[r][t] = fused(x, d[(p - t) / stride], sum[r][t]);
+      }
+    }
+  }
+
+  template <int rows, int taps, int stride>
+  static void gradient_rows(const DepthwiseWindow& w, const T* source, const T* dy,
+                            int64_t dy_pixel, float* gradient) {
+    for (int64_t begin = 0; begin < w.channels; begin += lanes) {
+      const int64_t c = at_most(begin, w.channels - lanes);
+      V sum[rows][taps];
+#pragma GCC unroll 8
+      for (int r = 0; r < rows; ++r)
+#pragma GCC unroll 8
+        for (int t = 0; t < taps; ++t) sum[r][t] = V(0);
+      int64_t i = 0;
+      for (; i + kGradients <= w.outputs; i += kGradients)
+        multiply<rows, taps, stride, kGradients>(w, source + c, dy + c, dy_pixel, i, sum);
+      for (; i < w.outputs; ++i)
+        multiply<rows, taps, stride, 1>(w, source + c, dy + c, dy_pixel, i, sum);
+#pragma GCC unroll 8
+      for (int r = 0; r < rows; ++r)
+#pragma GCC unroll 8
+        for (int t = 0; t < taps; ++t)
+          add(gradient + r * w.weight_row + t * w.weight_tap + c, sum[r][t], begin - c);
+    }
+  }
+
+  /// to += v, but for the lanes before `first`, which another vector has added.
+  static void add(float* to, V v, int64_t first) {
+    if (first == 0) return store(to, load(static_cast<const float*>(to)) + v);
+    float all[lanes];
+    store(all, v);
+    for (int64_t i = first; i < lanes; ++i) to[i] += all[i];
+  }
+
+  template <int taps, int stride>
+  static void gradient_known(const DepthwiseWindow& w, const T* dy, int64_t dy_pixel,
+                             float* gradient) {
+    constexpr int most = (kRegisters - kGradients - 2) / taps, at_once = most < 3 ? most : 3;
+    const T* source = static_cast<const T*>(w.source);
+    DepthwiseWindow part = w;
+    for (int64_t r = 0; r < w.rows;) {
+      const int64_t left = w.rows - r;
+      part.fresh = left > at_once ? 0 : w.fresh;
+      if (left >= at_once)
+        gradient_rows<at_once, taps, stride>(part, source + r * w.source_row, dy, dy_pixel,
+                                             gradient + r * w.weight_row);
+      else
+        gradient_rows<1, taps, stride>(part, source + r * w.source_row, dy, dy_pixel,
+                                       gradient + r * w.weight_row);
+      r += left >= at_once ? at_once : 1;
+    }
+  }
+
+  // Any window.
+
+  template <class To>
+  static void sum_any(const DepthwiseWindow& w, const float* weight, const DepthwiseActivation& a,
+                      To* out, int64_t out_pixel) {
+    for (int64_t output = 0; output < w.outputs; output += kOutputs) {
+      const int64_t count = at_most(kOutputs, w.outputs - output);
+      for (int64_t begin = 0; begin < w.channels; begin += lanes) {
+        const int64_t c = at_most(begin, w.channels - lanes);
+        V sum[kOutputs];
+        unroll<kOutputs>([&](int i) { sum[i] = V(0); });
+        for (int64_t r = 0; r < w.rows; ++r)
+          for (int64_t t = 0; t < w.taps; ++t) {
+            const int64_t first = output * w.stride + w.offset + t * w.offset_step;
+            const T* from =
+                static_cast<const T*>(w.source) + r * w.source_row + first * w.pixel + c;
+            const V tap = load(weight + r * w.weight_row + t * w.weight_tap + c);
+#pragma GCC unroll 8
+            for (int i = 0; i < kOutputs; ++i) {
+              const int64_t x = first + i * w.stride;
+              if (i >= count || x < 0 || x >= w.width) continue;
+              sum[i] = fused(load(from + i * w.stride * w.pixel), tap, sum[i]);
+            }
+          }
+        store_sums(sum, count, a.shift ? load(a.shift + c) : V(0), a.relu,
+                   out + output * out_pixel + c, out_pixel);
+      }
+    }
+  }
+
+  static void gradient_any(const DepthwiseWindow& w, const T* dy, int64_t dy_pixel,
+                           float* gradient) {
+    for (int64_t begin = 0; begin < w.channels; begin += lanes) {
+      const int64_t c = at_most(begin, w.channels - lanes);
+      for (int64_t r = 0; r < w.rows; ++r)
+        for (int64_t t = 0; t < w.taps; ++t) {
+          const int64_t first = w.offset + t * w.offset_step;
+          const T* row = static_cast<const T*>(w.source) + r * w.source_row + c;
+          V sum[kGradients];
+          unroll<kGradients>([&](int k) { sum[k] = V(0); });
+          const auto product = [&](int64_t i, V so_far) {
+            return fused(load(row + (first + i * w.stride) * w.pixel), load(dy + i * dy_pixel + c),
+                         so_far);
+          };
+          int64_t i = first < 0 ? (w.stride - 1 - first) / w.stride : 0, end = w.outputs;
+          while (end > i && first + (end - 1) * w.stride >= w.width) --end;
+          for (; i + kGradients <= end; i += kGradients)
+            unroll<kGradients>([&](int k) { sum[k] = product(i + k, sum[k]); });
+          for (; i < end; ++i) sum[0] = product(i, sum[0]);
+          add(gradient + r * w.weight_row + t * w.weight_tap + c,
+              (sum[0] + sum[1]) + (sum[2] + sum[3]), begin - c);
+        }
+    }
+  }
+
+  /// f(taps, stride), constants, for a window that has loops of its own; else false.
+  template <class F>
+  static bool known(const DepthwiseWindow& w, F f) {
+    const auto taps = [&](auto stride) {
+      switch (w.taps) {
+        case 1: return f(std::integral_constant<int, 1>{}, stride), true;
+        case 2: return f(std::integral_constant<int, 2>{}, stride), true;
+        case 3: return f(std::integral_constant<int, 3>{}, stride), true;
+        case 5: return f(std::integral_constant<int, 5>{}, stride), true;
+        case 7: return f(std::integral_constant<int, 7>{}, stride), true;
+        default: return false;
+      }
+    };
+    if (w.offset_step != 1 && w.taps > 1) return false;
+    if (w.stride == 1) return taps(std::integral_constant<int, 1>{});
+    if (w.stride == 2) return taps(std::integral_constant<int, 2>{});
+    return false;
+  }
+
+  template <class To>
+  static void sum_to(const DepthwiseWindow& w, const float* weight, const DepthwiseActivation& a,
+                     To* out, int64_t out_pixel) {
+    if (w.group > 1)
+      return of_group<T>(w.group, [&](auto loops) { loops.sum(w, weight, a, out, out_pixel); });
+    if (!known(w, [&](auto taps, auto stride) {
+          sum_known<taps, stride>(w, weight, a, out, out_pixel);
+        }))
+      sum_any(w, weight, a, out, out_pixel);
+  }
+
+  static void sum(const DepthwiseWindow& w, const float* weight, float* out, int64_t out_pixel) {
+    sum_to(w, weight, {}, out, out_pixel);
+  }
+
+  static void store_row(const DepthwiseWindow& w, const float* weight, const DepthwiseActivation& a,
+                        void* out, int64_t out_pixel) {
+    sum_to(w, weight, a, static_cast<T*>(out), out_pixel);
+  }
+
+  static void add_gradient(const DepthwiseWindow& w, const void* dy, int64_t dy_pixel,
+                           float* gradient) {
+    const T* d = static_cast<const T*>(dy);
+    if (w.group > 1)
+      return of_group<T>(w.group,
+                         [&](auto loops) { loops.add_gradient(w, d, dy_pixel, gradient); });
+    if (!known(w, [&](auto taps, auto stride) {
+          gradient_known<taps, stride>(w, d, dy_pixel, gradient);
+        }))
+      gradient_any(w, d, dy_pixel, gradient);
+  }
+
+  static constexpr DepthwiseKernel record(const char* name, DType dtype) {
+    return {name, kIsa, dtype, sum, store_row, store_plane, add_gradient};
+  }
+};
+
+constexpr DepthwiseKernel kRecords[] = {
+    DepthwiseLoops<bfloat16>::record(QUERN_NAMED("depthwise_bf16"), DType::bf16),
+#if !defined(__AVX512BF16__) && !defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)  // they only round
+    DepthwiseLoops<float>::record(QUERN_NAMED("depthwise_f32"), DType::f32),
+#endif
+};
+
+}  // namespace
+
+QUERN_KERNELS(DepthwiseKernel, depthwise, kRecords)
+
+}  // namespace quern::kernels

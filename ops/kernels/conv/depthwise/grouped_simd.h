@@ -1,0 +1,175 @@
+// The depthwise loops for groups of 2, 4 or 8 channels. A lane is an output channel: channel i of its
+// group comes to it from its neighbours by a shuffle of the pixel's vector, or, where a group is
+// longer than a vector, as one value for all lanes.
+//
+//     x of a pixel     a b c d | e f g h        spread<1>     b b b b | f f f f
+#pragma once
+#include "quern/ops/kernels/conv/depthwise/depthwise_kernel.h"
+#include "quern/ops/kernels/simd.h"
+
+namespace quern::kernels {
+namespace {
+
+template <class T, int group>
+struct GroupedLoops {
+  using V = Vec<T>;
+  static constexpr int lanes = static_cast<int>(kLanes<T>);
+  /// Outputs whose sums and pixels are in registers: a row of 56, 28 or 14 is so many whole blocks.
+#if defined(__AVX512F__) || defined(__aarch64__)
+  static constexpr int kOutputs = 14;
+#else
+  static constexpr int kOutputs = 7;
+#endif
+  /// Sums of each product of the gradient, so that additions need not wait for each other.
+  static constexpr int kGradients = group < 8 ? 8 / group : 1;
+
+  static int64_t at_most(int64_t a, int64_t b) { return a < b ? a : b; }
+
+  /// A pixel's channels from c on, as spread() takes them.
+  struct Pixel {
+    V all;
+    const T* first;  // of c's group, where that is longer than a vector
+
+    __attribute__((always_inline)) void load_from(const T* pixel, int64_t c) {
+      if constexpr (group <= lanes) all = load(pixel + c);
+      else first = pixel + c / group * group;
+    }
+    template <int i>
+    __attribute__((always_inline)) V spread() const {
+      if constexpr (group <= lanes) return shuffle<i>(std::make_integer_sequence<int, lanes>{});
+      else return V(static_cast<float>(first[i]));
+    }
+    template <int i, int... lane>
+    __attribute__((always_inline)) V shuffle(std::integer_sequence<int, lane...>) const {
+      return (typename V::register_type)__builtin_shufflevector(all.data, all.data,
+                                                                (lane / group * group + i)...);
+    }
+  };
+
+  template <class F>
+  __attribute__((always_inline)) static void each_channel(F f) {
+    [&]<int... i>(std::integer_sequence<int, i...>) { (f(std::integral_constant<int, i>{}), ...); }
+    (std::make_integer_sequence<int, group>{});
+  }
+
+  /// Outputs [begin, end) of `count` that read no padding, the first of them pixel `first`.
+  struct Live {
+    int64_t begin, end;
+    Live(const DepthwiseWindow& w, int64_t first, int64_t count)
+        : begin(first < 0 ? (w.stride - 1 - first) / w.stride : 0),
+          end(first < w.width ? at_most(count, (w.width - first + w.stride - 1) / w.stride) : 0) {}
+  };
+
+  template <class To>
+  static void sum(const DepthwiseWindow& w, const float* weight, const DepthwiseActivation& a,
+                  To* out, int64_t out_pixel) {
+    for (int64_t output = 0; output < w.outputs;) {
+      const int64_t left = w.outputs - output;
+      for (int64_t begin = 0; begin < w.channels; begin += lanes) {
+        const int64_t c = at_most(begin, w.channels - lanes);
+        const V shift = a.shift ? load(a.shift + c) : V(0);
+        const auto put = [&](int64_t o, V sum) __attribute__((always_inline)) {
+          V v = sum + shift;
+          if (a.relu) v = xsimd::select(v <= V(0), V(0), v);  // NaN passes
+          store(out + (output + o) * out_pixel + c, v);
+        };
+        if (left > 7) sum_block<kOutputs>(w, weight + c, output, at_most(left, kOutputs), c, put);
+        else sum_block<7>(w, weight + c, output, left, c, put);
+      }
+      output += left > 7 ? kOutputs : 7;
+    }
+  }
+
+  /// put(output, sum) for up to kBlock outputs.
+  template <int kBlock, class Put>
+  __attribute__((always_inline)) static void sum_block(const DepthwiseWindow& w,
+                                                       const float* weight, int64_t output,
+                                                       int64_t count, int64_t c, Put put) {
+    V sums[kBlock];
+    unroll<kBlock>([&](int o) { sums[o] = V(0); });
+    for (int64_t r = 0; r < w.rows; ++r)
+      for (int64_t t = 0; t < w.taps; ++t) {
+        const int64_t first = output * w.stride + w.offset + t * w.offset_step;
+        const float* tap = weight + r * w.weight_row + t * w.weight_tap;
+        const T* pixel = static_cast<const T*>(w.source) + r * w.source_row + first * w.pixel;
+        const Live live(w, first, count);
+        if (live.begin == 0 && live.end == kBlock) {
+          Pixel x[kBlock];
+          unroll<kBlock>([&](int o) { x[o].load_from(pixel + o * w.stride * w.pixel, c); });
+          each_channel([&](auto i) {
+            const V b = load(tap + i * w.weight_channel);
+            unroll<kBlock>([&](int o) { sums[o] = fused(x[o].template spread<i>(), b, sums[o]); });
+          });
+        } else {  // some read padding
+#pragma GCC unroll 14
+          for (int o = 0; o < kBlock; ++o) {
+            if (o < live.begin || o >= live.end) continue;
+            Pixel x;
+            x.load_from(pixel + o * w.stride * w.pixel, c);
+            each_channel([&](auto i) {
+              const V b = load(tap + i * w.weight_channel);
+              sums[o] = fused(x.template spread<i>(), b, sums[o]);
+            });
+          }
+        }
+      }
+#pragma GCC unroll 14
+    for (int o = 0; o < kBlock; ++o) {
+      if (o >= count) break;
+      put(o, sums[o]);
+    }
+  }
+
+  static void add_gradient(const DepthwiseWindow& w, const T* dy, int64_t dy_pixel,
+                           float* gradient) {
+    for (int64_t begin = 0; begin < w.channels; begin += lanes) {
+      const int64_t c = at_most(begin, w.channels - lanes);
+      for (int64_t r = 0; r < w.rows; ++r)
+        for (int64_t t = 0; t < w.taps; ++t) {
+          const int64_t first = w.offset + t * w.offset_step;
+          const T* row = static_cast<const T*>(w.source) + r * w.source_row + first * w.pixel;
+          V sums[kGradients][group];
+          unroll<kGradients>([&](int k) { unroll<group>([&](int i) { sums[k][i] = V(0); }); });
+          const auto add_products = [&](int64_t output, V(&to)[group])
+              __attribute__((always_inline)) {
+            Pixel x;
+            x.load_from(row + output * w.stride * w.pixel, c);
+            const V d = load(dy + output * dy_pixel + c);
+            each_channel([&](auto i) { to[i] = fused(x.template spread<i>(), d, to[i]); });
+          };
+          const Live live(w, first, w.outputs);
+          int64_t output = live.begin;
+          for (; output + kGradients <= live.end; output += kGradients)
+            unroll<kGradients>([&](int k) { add_products(output + k, sums[k]); });
+          for (; output < live.end; ++output) add_products(output, sums[0]);
+          float* to = gradient + r * w.weight_row + t * w.weight_tap + c;
+          unroll<group>([&](int i) {
+            V sum = sums[0][i];
+            for (int k = 1; k < kGradients; ++k) sum += sums[k][i];
+            add(to + i * w.weight_channel, sum, begin - c);
+          });
+        }
+    }
+  }
+
+  /// to += v, but for the lanes before `first`, which another vector has added.
+  static void add(float* to, V v, int64_t first) {
+    if (first == 0) return store(to, load(static_cast<const float*>(to)) + v);
+    float all[lanes];
+    store(all, v);
+    for (int64_t i = first; i < lanes; ++i) to[i] += all[i];
+  }
+};
+
+/// f(the loops of groups of so many channels).
+template <class T, class F>
+void of_group(int64_t group, F f) {
+  switch (group) {
+    case 2: return f(GroupedLoops<T, 2>{});
+    case 4: return f(GroupedLoops<T, 4>{});
+    case 8: return f(GroupedLoops<T, 8>{});
+  }
+}
+
+}  // namespace
+}  // namespace quern::kernels

@@ -1,0 +1,272 @@
+// Forward and dgrad of conv_depthwise.
+//
+//   for each cell (block of rows of an image, panel of channels), in parallel
+//     copy the rows of the source that it reads, unless they are read where they lie
+//     for each row of outputs, for each phase of it along x (axis.h)
+//       sums, in registers from the first tap to the last    depthwise_simd.h
+//     the epilogue, the store                                conv/epilogue
+//
+// Sums that nothing follows go to the output at once if its channels are innermost.
+#include <algorithm>
+
+#include "quern/ops/kernels/blocking.h"
+#include "quern/ops/kernels/conv/depthwise/depthwise.h"
+#include "quern/ops/kernels/conv/epilogue/epilogue.h"
+#include "quern/tensor/per_thread.h"
+
+namespace quern::kernels {
+namespace {
+
+template <class T>
+class DepthwiseEngine {
+  static constexpr int64_t kTileRows = PanelSums<float>::kRows;
+  using Source = DepthwiseSource<T>;
+
+ public:
+  DepthwiseEngine(const ConvPlan& plan, const void* source, const void* packed,
+                  const ChannelMap& map, const Epilogue& epilogue, void* output)
+      : p_(plan.problem),
+        forward_(plan.pass != ConvPass::dgrad),
+        group_(p_.ic / p_.groups),
+        y_(depthwise_rows(plan)),
+        x_(depthwise_columns(plan)),
+        y_phases_(phases(y_)),
+        x_phases_(phases(x_)),
+        kernel_(select_depthwise_kernel(p_.dtype)),
+        gemm_(*plan.gemm),
+        source_(source, p_.format, p_.n, p_.ic, y_.source, x_.source,
+                forward_ ? p_.x_gap : p_.y_gap, map),
+        weight_(static_cast<const float*>(packed)),
+        out_(static_cast<T*>(output)),
+        out_strides_(p_.format, p_.oc, y_.output, x_.output, forward_ ? p_.y_gap : p_.x_gap),
+        epilogue_(epilogue),
+        plain_(is_plain(epilogue) && (p_.oc >= kDepthwiseChannels || !epilogue.map.shift)),
+        direct_(plain_ && out_strides_.c == 1 && p_.oc >= kDepthwiseChannels),
+        panels_(p_.oc, panel_width()),
+        pitch_(round_up(panels_.widest(), kDepthwiseChannels)),
+        row_parts_(row_parts()),
+        output_(epilogue, gemm_, out_strides_, out_strides_.x, p_.oc, p_.n * row_parts_, out_),
+        copies_(source_.scratch_items(most_source_rows(), pitch_)),
+        sums_(direct_ ? 0 : block_rows() * x_.output * pitch_),
+        tiles_(direct_ ? 0 : output_.scratch_items(kTileRows)) {}
+
+  void run() const {
+    parallel_for(p_.n * row_parts_ * panels_.count, [&](int64_t cell) {
+      const int64_t block = cell / panels_.count;
+      run_cell(block, panels_[cell % panels_.count]);
+    });
+    if (!plain_)
+      output_.merge([&](int64_t block) { return rows_of(block % row_parts_).size * x_.output; });
+  }
+
+ private:
+  static CachedVector<Phase> phases(const Axis& axis) {
+    CachedVector<Phase> all;
+    for (int64_t i = 0; i < axis.phases(); ++i) all.push_back(axis.phase(i));
+    return all;
+  }
+  int64_t panel_width() const {
+    return depthwise_panel(p_, source_.copied() || !direct_ ? kCopiedChannels : p_.oc);
+  }
+  /// Blocks of an image's rows: as many as keep what is copied in a quarter of L2, and threads
+  /// busy.
+  int64_t row_parts() const {
+    const int64_t row_bytes =
+        source_.scratch_items(1, pitch_) * static_cast<int64_t>(sizeof(T)) +
+        (direct_ ? 0 : x_.output * pitch_ * static_cast<int64_t>(sizeof(float)));
+    const int64_t for_cache = ceil_div(y_.output * row_bytes, cache::depthwise_block());
+    const int64_t wanted = wanted_cells(p_.n * p_.oc * p_.oh * p_.ow * p_.kh * p_.kw * group_);
+    const int64_t for_threads = ceil_div(wanted, p_.n * panels_.count);
+    return std::clamp<int64_t>(std::max(for_cache, for_threads), 1, y_.output);
+  }
+  Extent rows_of(int64_t part) const { return piece(y_.output, row_parts_, part); }
+  int64_t block_rows() const { return ceil_div(y_.output, row_parts_); }
+
+  /// The rows of the source that one of the output reads: of `phase`, under its live taps.
+  struct Rows {
+    const Phase& phase;
+    int64_t index;  // of the output in it
+    Axis::Range taps;
+    int64_t first(const Axis& y) const {
+      return index * y.stride() + phase.offset + taps.begin * phase.offset_step;
+    }
+    int64_t last(const Axis& y) const {
+      return index * y.stride() + phase.offset + (taps.end - 1) * phase.offset_step;
+    }
+  };
+  Rows rows_read(int64_t row) const {
+    const Phase& phase = y_phases_[static_cast<size_t>(row % y_.output_step)];
+    const int64_t index = row / y_.output_step;
+    return {phase, index, y_.live_taps(phase, index)};
+  }
+  Extent source_rows(Extent rows) const {
+    int64_t begin = y_.source, end = 0;
+    for (int64_t i = rows.begin; i < rows.begin + rows.size; ++i) {
+      const Rows read = rows_read(i);
+      if (read.taps.begin >= read.taps.end) continue;
+      begin = std::min(begin, read.first(y_));
+      end = std::max(end, read.last(y_) + 1);
+    }
+    return {begin, std::max<int64_t>(0, end - begin)};
+  }
+  int64_t most_source_rows() const {
+    int64_t most = 0;
+    for (int64_t i = 0; source_.copied() && i < row_parts_; ++i)
+      most = std::max(most, source_rows(rows_of(i)).size);
+    return most;
+  }
+
+  void run_cell(int64_t block, Extent channels) const;
+  template <class To>
+  void sum_row(int64_t row, const Source::View& view, Extent channels, To* to, int64_t pixel) const;
+  template <class To>
+  void sum_rows(Extent rows, const Source::View& view, Extent channels, To* to) const {
+    for (int64_t i = 0; i < rows.size; ++i)
+      sum_row(rows.begin + i, view, channels, to + i * x_.output * pitch_, pitch_);
+  }
+  /// Where an image's row is in the output.
+  int64_t place(int64_t image, int64_t row, int64_t channel) const {
+    return image * out_strides_.n + row * out_strides_.y + channel * out_strides_.c;
+  }
+  void copy_out(const T* sums, int64_t image, Extent rows, Extent channels) const;
+  void complete(float* sums, int64_t block, Extent rows, Extent channels) const;
+
+  const ConvProblem& p_;
+  const bool forward_;
+  const int64_t group_;  // channels of one
+  const Axis y_, x_;
+  const CachedVector<Phase> y_phases_, x_phases_;
+  const DepthwiseKernel& kernel_;
+  const GemmKernel& gemm_;  // whose tiles' widths the epilogue has
+  const Source source_;
+  const float* const weight_;  // [tap][channel of the group][channel]
+  T* const out_;
+  const ImageStrides out_strides_;
+  const Epilogue epilogue_;
+  const bool plain_,
+      direct_;  // the kernels do all of it; and channels that lie as the kernels write them
+  const ChannelPanels panels_;
+  const int64_t pitch_;  // of a pixel in scratch
+  const int64_t row_parts_;
+  const TileOutput<T> output_;
+  const PerThread<T> copies_;    // of a block's source
+  const PerThread<float> sums_;  // of a block
+  const PerThread<T> tiles_;
+};
+
+template <class T>
+void DepthwiseEngine<T>::run_cell(int64_t block, Extent channels) const {
+  const int64_t image = block / row_parts_;
+  const Extent rows = rows_of(block % row_parts_);
+  const auto view =
+      source_.view(image, source_.copied() ? source_rows(rows) : Extent{}, channels, copies_.get());
+  if (direct_) {
+    for (int64_t i = rows.begin; i < rows.begin + rows.size; ++i)
+      sum_row(i, view, channels, out_ + place(image, i, channels.begin), out_strides_.x);
+  } else if (plain_) {
+    T* sums = reinterpret_cast<T*>(sums_.get());
+    sum_rows(rows, view, channels, sums);
+    copy_out(sums, image, rows, channels);
+  } else {
+    sum_rows(rows, view, channels, sums_.get());
+    complete(sums_.get(), block, rows, channels);
+  }
+}
+
+/// A row of outputs, `pixel` elements from one to the next.
+template <class T>
+template <class To>
+void DepthwiseEngine<T>::sum_row(int64_t row, const Source::View& view, Extent channels, To* to,
+                                 int64_t pixel) const {
+  const Rows read = rows_read(row);
+  const int64_t taps_apart = group_ * padded_channels(p_.oc);
+  const DepthwiseActivation after =
+      plain_ ? activation(epilogue_, channels.begin) : DepthwiseActivation{};
+  for (const Phase& phase : x_phases_) {
+    DepthwiseWindow window{.source = view.origin,
+                           .source_row = read.phase.offset_step * view.row,
+                           .pixel = view.pixel,
+                           .width = x_.source,
+                           .rows = read.taps.end - read.taps.begin,
+                           .taps = phase.taps,
+                           .weight_row = read.phase.kernel_step * p_.kw * taps_apart,
+                           .weight_tap = phase.kernel_step * taps_apart,
+                           .outputs = phase.count,
+                           .stride = x_.stride(),
+                           .offset = phase.offset,
+                           .offset_step = phase.offset_step,
+                           .channels = padded_channels(channels.size),
+                           .group = group_,
+                           .weight_channel = padded_channels(p_.oc),
+                           .fresh = source_.streams() ? y_.stride() : 0,
+                           .ahead = y_.stride() * view.row};
+    const float* weight = weight_ + channels.begin;
+    if (window.rows > 0 && window.taps > 0) {
+      window.source = view.origin + read.first(y_) * view.row;
+      const int64_t first = read.phase.kernel + read.taps.begin * read.phase.kernel_step;
+      weight += (first * p_.kw + phase.kernel) * taps_apart;
+    }
+    each_dense<T>(window, [&](const DepthwiseWindow& part, int64_t first, int64_t apart) {
+      To* from = to + (phase.start + first * x_.output_step) * pixel;
+      const int64_t step = apart * x_.output_step * pixel;
+      if constexpr (std::is_same_v<To, T>) kernel_.store(part, weight, after, from, step);
+      else kernel_.sum(part, weight, from, step);
+    });
+  }
+}
+
+template <class T>
+void DepthwiseEngine<T>::copy_out(const T* sums, int64_t image, Extent rows,
+                                  Extent channels) const {
+  constexpr int64_t item = sizeof(T);
+  T* to = out_ + place(image, rows.begin, channels.begin);
+  if (out_strides_.c != 1)
+    return copy_matrix(item, sums, 1, pitch_, to, out_strides_.c, channels.size,
+                       rows.size * x_.output);
+  for (int64_t i = 0; i < rows.size; ++i)
+    copy_matrix(item, sums + i * x_.output * pitch_, pitch_, 1, to + i * out_strides_.y,
+                out_strides_.x, x_.output, channels.size);
+}
+
+/// A block's sums, as many channels at a time as tiles have.
+template <class T>
+void DepthwiseEngine<T>::complete(float* sums, int64_t block, Extent rows, Extent channels) const {
+  const int64_t image = block / row_parts_;
+  // Rows of a plane follow each other, those of channels_last may have a gap between them.
+  const int64_t runs = out_strides_.c == 1 ? rows.size : 1;
+  const int64_t run = rows.size * x_.output / runs;
+  for (int64_t c = 0; c < channels.size; c += gemm_.nr) {
+    const int64_t n = std::min<int64_t>(gemm_.nr, channels.size - c);
+    PanelSums<float> totals = output_.sums(block, channels.begin + c, n);
+    for (int64_t i = 0; i < runs; ++i)
+      for (int64_t at = 0; at < run; at += kTileRows) {
+        GemmTile tile{.m = std::min(kTileRows, run - at),
+                      .n = n,
+                      .k = 0,
+                      .batch = 0,
+                      .a = nullptr,
+                      .lda = 0,
+                      .b = nullptr,
+                      .c = sums + (i * run + at) * pitch_ + c,
+                      .ldc = pitch_,
+                      .accumulate = false};
+        output_.complete(tile, channels.begin + c,
+                         place(image, rows.begin + i, channels.begin + c) + at * out_strides_.x,
+                         tiles_.get(), totals);
+      }
+    totals.flush();
+  }
+}
+
+}  // namespace
+
+void run_depthwise(const ConvPlan& plan, const void* source, const void* packed,
+                   const ChannelMap& map, const Epilogue& epilogue, void* output) {
+  if (takes_depthwise_planes(plan, epilogue))
+    return run_depthwise_planes(plan, source, packed, map, epilogue, output);
+  if (plan.problem.dtype == DType::bf16)
+    DepthwiseEngine<bfloat16>(plan, source, packed, map, epilogue, output).run();
+  else DepthwiseEngine<float>(plan, source, packed, map, epilogue, output).run();
+}
+
+}  // namespace quern::kernels

@@ -1,0 +1,294 @@
+// The depthwise kernels on every instruction set, what their convolutions round, and where they are
+// taken. That these are exact where nothing is rounded is tested with all engines in conv_test.cpp
+// and conv_epilogue_test.cpp.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "conv_cases.h"
+#include "quern/ops/kernels/conv/depthwise/depthwise_kernel.h"
+#include "records.h"
+#include "tensor/threads.h"
+
+using namespace quern;
+using namespace quern::kernels;
+using namespace quern::test;
+
+namespace {
+
+const DepthwiseKernel& reference_of(DType dtype) {
+  return named(table<DepthwiseKernel>(),
+               dtype == DType::f32 ? "depthwise_f32_reference" : "depthwise_bf16_reference");
+}
+
+/// Results of all functions of a kernel on one window, whose tensors have more channels than it.
+struct RowResults {
+  std::vector<double> sums, stored, gradient;
+  bool operator==(const RowResults&) const = default;
+};
+
+RowResults run_row(const DepthwiseKernel& kernel, DepthwiseWindow w) {
+  const int64_t pitch = w.channels + 3, tap = w.group * pitch;
+  w.pixel = pitch, w.source_row = w.width * pitch + 5;
+  w.weight_channel = pitch, w.weight_tap = -tap, w.weight_row = w.taps * tap + 1;
+  const int64_t last_tap = (w.taps - 1) * tap, taps = w.rows * w.weight_row + tap;
+  Buffer source(kernel.dtype, integers(w.rows * w.source_row + pitch, 1));
+  Buffer weight(DType::f32, integers(taps, 2)), shift(DType::f32, integers(w.channels, 3));
+  Buffer dy(kernel.dtype, integers(w.outputs * pitch, 4));
+  Buffer sums(DType::f32, w.outputs * pitch), stored(kernel.dtype, w.outputs * pitch);
+  Buffer gradient(DType::f32, integers(taps, 5));
+  // What no output is keeps its value.
+  for (int64_t i = 0; i < w.outputs * pitch; ++i) sums.set(i, 7), stored.set(i, 7);
+  w.source = source.data();
+  const auto floats = [](void* p) { return static_cast<float*>(p); };
+  kernel.sum(w, floats(weight.at(last_tap)), floats(sums.data()), pitch);
+  kernel.store(w, floats(weight.at(last_tap)), {floats(shift.data()), true}, stored.data(), pitch);
+  kernel.add_gradient(w, dy.data(), pitch, floats(gradient.at(last_tap)));
+  CHECK(sums.guarded());
+  CHECK(stored.guarded());
+  CHECK(gradient.guarded());
+  return {sums.values(), stored.values(), gradient.values()};
+}
+
+std::vector<double> run_plane(const DepthwiseKernel& kernel, DepthwisePlane p) {
+  constexpr int64_t around = 64;  // what vectors may reach
+
+  Buffer source(kernel.dtype, integers(p.height * p.width + 2 * around, 1));
+  const int64_t pitch = 2 * kDepthwiseChannels;
+  Buffer weight(DType::f32, integers(pitch * p.rows * p.taps, 2));
+  Buffer shift(DType::f32, integers(pitch, 3));
+  Buffer out(kernel.dtype, p.out_height * p.out_width + kDepthwiseChannels);
+  p.source = source.at(around);
+  p.weight_row = -pitch, p.weight_tap = pitch * p.rows;
+  const int64_t last_row = pitch * (p.rows - 1);
+  // A tap's weights are as many as channels, again and again.
+  for (int64_t i = 0; i < pitch * p.rows * p.taps; ++i)
+    if (p.channels > 0) weight.set(i, weight[i - i % pitch + i % pitch % p.channels]);
+  for (int64_t i = 0; i < pitch && p.channels > 0; ++i) shift.set(i, shift[i % p.channels]);
+  // Padding is not multiplied, and what lies around is not read: all of it is NaN.
+  for (int64_t i = 0; i < around; ++i) {
+    source.set(i, std::numeric_limits<double>::quiet_NaN());
+    source.set(around + p.height * p.width + i, std::numeric_limits<double>::quiet_NaN());
+  }
+  const auto floats = [](void* q) { return static_cast<float*>(q); };
+  kernel.store_plane(p, floats(weight.at(last_row)), {floats(shift.data()), true}, out.data());
+  CHECK(out.guarded());
+  std::vector<double> values = out.values();
+  values.resize(static_cast<size_t>(p.out_height * p.out_width));
+  return values;
+}
+
+/// Data like those of a network, and their magnitudes.
+struct Waves {
+  std::vector<double> x, w, dy;
+  explicit Waves(const ConvProblem& p)
+      : x(waves(p.n * p.ic * p.ih * p.iw, 1)),
+        w(waves(p.oc * p.kh * p.kw, 2)),
+        dy(waves(p.n * p.oc * p.oh * p.ow, 3)) {
+    for (auto* values : {&x, &w, &dy}) *values = rounded(*values, p.dtype);
+  }
+  void make_absolute() {
+    for (auto* values : {&x, &w, &dy})
+      for (double& value : *values) value = std::abs(value);
+  }
+};
+
+struct Passes {
+  std::vector<double> y, dx, dw;
+};
+
+Passes run_passes(const ConvProblem& p, const ConvKernel& kernel, const Waves& data) {
+  const auto plan = [&](ConvPass pass) {
+    return ConvPlan{p, pass, &kernel, &select_gemm_kernel(p.dtype)};
+  };
+  Buffer x(p.dtype, data.x), w(p.dtype, data.w), dy(p.dtype, data.dy);
+  Buffer y(p.dtype, std::ssize(data.dy)), dx(p.dtype, std::ssize(data.x));
+  Buffer dw(sum_dtype(p.dtype), std::ssize(data.w));
+  Buffer packed(DType::u8, plan(ConvPass::forward).packed_bytes());
+  plan(ConvPass::forward).pack(w.data(), packed.data());
+  const void* weight = plan(ConvPass::forward).packed_bytes() > 0 ? packed.data() : w.data();
+  conv_forward(plan(ConvPass::forward), x.data(), weight, y.data());
+  conv_dgrad(plan(ConvPass::dgrad), dy.data(), weight, dx.data());
+  conv_wgrad(plan(ConvPass::wgrad), x.data(), dy.data(), dw.data());
+  CHECK(packed.guarded());
+  CHECK(y.guarded());
+  CHECK(dx.guarded());
+  CHECK(dw.guarded());
+  return {y.values(), dx.values(), dw.values()};
+}
+
+Case depthwise(int64_t n, int64_t channels, Pair size, Pair kernel, Pair stride, Pair pad,
+               Pair dilation = {1, 1}) {
+  return {.n = n,
+          .groups = channels,
+          .ic = channels,
+          .oc = channels,
+          .size = size,
+          .kernel = kernel,
+          .stride = stride,
+          .pad = pad,
+          .dilation = dilation};
+}
+
+}  // namespace
+
+TEST_CASE("Rows of depthwise windows equal the reference's on every instruction set") {
+  // Integers: exact, whatever the order of a sum.
+  uint32_t state = 3;
+  const auto draw = [&](int64_t low, int64_t high) {
+    state = state * 1664525u + 1013904223u;
+    return low + static_cast<int64_t>(state >> 8) % (high - low + 1);
+  };
+  for (int i = 0; i < (kEmulatedCpu ? 60 : 600); ++i) {
+    DepthwiseWindow w{};
+    w.width = draw(1, 24), w.rows = draw(0, 7), w.taps = draw(0, 9);
+    w.outputs = draw(1, 21), w.stride = draw(1, 3), w.offset = draw(-9, 4);
+    w.offset_step = draw(0, 3) == 0 ? draw(2, 3) : 1;
+    w.group = int64_t{1} << draw(0, 3);
+    w.channels = draw(kDepthwiseChannels / w.group, 50 / w.group) * w.group;
+    if (i % 3 == 0) w.fresh = draw(1, 2), w.ahead = 64;
+    CAPTURE(w.width);
+    CAPTURE(w.rows);
+    CAPTURE(w.taps);
+    CAPTURE(w.outputs);
+    CAPTURE(w.stride);
+    CAPTURE(w.offset);
+    CAPTURE(w.offset_step);
+    CAPTURE(w.channels);
+    CAPTURE(w.group);
+    const RowResults expected[] = {run_row(reference_of(DType::f32), w),
+                                   run_row(reference_of(DType::bf16), w)};
+    each_runnable(table<DepthwiseKernel>(), [&](const DepthwiseKernel& kernel) {
+      CHECK(run_row(kernel, w) == expected[kernel.dtype == DType::bf16]);
+    });
+  }
+}
+
+TEST_CASE("Planes of depthwise windows equal the reference's on every instruction set") {
+  for (int64_t rows : {1, 2, 3, 5, 7})
+    for (int64_t taps : {1, 3, 4})
+      for (int64_t step : {1, 2})
+        for (int64_t width : {1, 3, 7, 12, 16, 17, 33})
+          for (int64_t pad : {0, 1, 3}) {
+            DepthwisePlane p{};
+            // One channel, or some of them.
+            p.channels = (width + rows + taps) % 3 == 0 ? 1 + (width + pad) % 15 : 0;
+            const int64_t inside = std::max<int64_t>(1, p.channels);
+            p.rows = rows, p.taps = taps, p.step = step * inside;
+            p.width = width * inside, p.height = 1 + (width + 2 * rows) % 13;
+            p.top = -pad, p.left = -pad * inside;
+            p.out_height = p.height + 2 * pad - rows + 1;
+            p.out_width = (width + 2 * pad - (taps - 1) * step) * inside;
+            if (p.out_height < 1 || p.out_width < 1) continue;
+            REQUIRE(takes_plane_rows(rows));
+            CAPTURE(rows);
+            CAPTURE(taps);
+            CAPTURE(step);
+            CAPTURE(width);
+            CAPTURE(pad);
+            CAPTURE(p.channels);
+            const std::vector<double> expected[] = {run_plane(reference_of(DType::f32), p),
+                                                    run_plane(reference_of(DType::bf16), p)};
+            each_runnable(table<DepthwiseKernel>(), [&](const DepthwiseKernel& kernel) {
+              CHECK(run_plane(kernel, p) == expected[kernel.dtype == DType::bf16]);
+            });
+          }
+}
+
+TEST_CASE("Depthwise sums stay within the bound of one f32 sum") {
+  // Each of the K products and additions rounds by at most u = 2^-24 of Σ|x·w| so far: |error| <=
+  // (K+1)·u·Σ|x·w|, and bf16 once more.
+  for (const Case& c : {depthwise(2, 35, {15, 17}, {3, 3}, {1, 1}, {1, 1}),
+                        depthwise(1, 18, {16, 12}, {5, 5}, {2, 2}, {2, 2}),
+                        depthwise(1, 3, {14, 31}, {7, 7}, {1, 1}, {3, 3})})
+    for (MemoryFormat format : kFormats)
+      for (DType dtype : {DType::f32, DType::bf16}) {
+        const ConvProblem p = c.problem(dtype, format);
+        ConvProblem exact = p;
+        exact.dtype = DType::f64;
+        Waves data(p);
+        const Passes got = run_passes(p, conv_kernel("depthwise"), data);
+        const Passes expected = run_passes(exact, conv_kernel("reference"), data);
+        data.make_absolute();
+        const Passes size = run_passes(exact, conv_kernel("reference"), data);
+        const auto check = [](const std::vector<double>& a, const std::vector<double>& b,
+                              const std::vector<double>& magnitude, int64_t terms, DType result) {
+          for (size_t i = 0; i < a.size(); ++i)
+            if (!close(a[i], b[i], static_cast<double>(terms + 1) * magnitude[i], result))
+              return false;
+          return true;
+        };
+        CAPTURE(p.to_string());
+        CHECK(check(got.y, expected.y, size.y, p.kh * p.kw, dtype));
+        CHECK(check(got.dx, expected.dx, size.dx, p.kh * p.kw, dtype));
+        CHECK(check(got.dw, expected.dw, size.dw, p.n * p.oh * p.ow, DType::f32));
+      }
+}
+
+TEST_CASE("A NaN or infinity reaches the windows that hold it, and padding multiplies none") {
+  constexpr double inf = std::numeric_limits<double>::infinity();
+  for (const Case& c : {depthwise(2, 21, {9, 10}, {3, 3}, {1, 1}, {1, 1}),
+                        depthwise(1, 21, {13, 14}, {3, 5}, {1, 1}, {2, 4}, {1, 2}),
+                        depthwise(1, 4, {7, 15}, {5, 5}, {2, 2}, {2, 2})})
+    for (MemoryFormat format : kFormats) {
+      const ConvProblem p = c.problem(DType::f32, format);
+      Waves data(p);
+      data.x[data.x.size() / 3] = inf, data.x[data.x.size() / 2] = std::nan("");
+      data.dy[data.dy.size() / 3] = -inf, data.dy[data.dy.size() / 2] = std::nan("");
+      data.w[0] = inf;
+      const Passes got = run_passes(p, conv_kernel("depthwise"), data);
+      const Passes expected = run_passes(p, conv_kernel("reference"), data);
+      const auto same = [](const std::vector<double>& a, const std::vector<double>& b) {
+        for (size_t i = 0; i < a.size(); ++i) {
+          if (std::isnan(a[i]) != std::isnan(b[i])) return false;
+          if (std::isinf(b[i]) && a[i] != b[i]) return false;
+          if (std::isfinite(a[i]) != std::isfinite(b[i])) return false;
+        }
+        return true;
+      };
+      CAPTURE(p.to_string());
+      CHECK(same(got.y, expected.y));
+      CHECK(same(got.dx, expected.dx));
+      CHECK(same(got.dw, expected.dw));
+    }
+}
+
+TEST_CASE("Depthwise results have the same bits with 1, 2 and 3 threads") {
+  const test::Threads kept;
+  for (const Case& c : {depthwise(3, 70, {30, 28}, {3, 3}, {1, 1}, {1, 1}),
+                        depthwise(2, 160, {20, 21}, {7, 7}, {2, 2}, {3, 3})})
+    for (MemoryFormat format : kFormats)
+      for (DType dtype : {DType::f32, DType::bf16}) {
+        const ConvProblem p = c.problem(dtype, format);
+        const Waves data(p);
+        std::vector<Passes> results;
+        for (int threads : {1, 2, 3}) {
+          set_num_threads(threads);
+          results.push_back(run_passes(p, conv_kernel("depthwise"), data));
+        }
+        for (const Passes& r : results) {
+          CHECK(r.y == results[0].y);
+          CHECK(r.dx == results[0].dx);
+          CHECK(r.dw == results[0].dw);
+        }
+      }
+}
+
+TEST_CASE("Depthwise convolutions are taken where channels have a filter each") {
+  const auto chosen = [](const Case& c, DType dtype, ConvPass pass) {
+    return plan_conv(c.problem(dtype, MemoryFormat::channels_last), pass).name();
+  };
+  for (ConvPass pass : {ConvPass::forward, ConvPass::dgrad, ConvPass::wgrad}) {
+    const Case c = depthwise(1, 20, {9, 9}, {3, 3}, {2, 2}, {1, 1});
+    CHECK_EQ(chosen(c, DType::f32, pass), "depthwise");
+    CHECK_EQ(chosen(c, DType::bf16, pass), "depthwise");
+    CHECK(chosen(c, DType::f64, pass).starts_with("brgemm"));
+    CHECK(chosen(case_of("3 groups, stride 2"), DType::f32, pass).starts_with("brgemm"));
+  }
+  Case huge = depthwise(1, 16, {3, 1 << 20}, {3, 3}, {1, 1}, {1, 1});
+  CHECK(conv_kernel("depthwise")
+            .why_not(huge.problem(DType::f32, MemoryFormat::contiguous), ConvPass::forward,
+                     select_gemm_kernel(DType::f32)) != nullptr);
+}
