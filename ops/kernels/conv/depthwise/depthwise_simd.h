@@ -37,6 +37,11 @@ struct DepthwiseLoops {
     bool has(int64_t position) const { return begin <= position && position < end; }
   };
 
+  /// What the next row of outputs reads at these positions; `row` is at position 0.
+  static void prefetch(const DepthwiseWindow& w, const Positions& live, const T* row) {
+    for (int64_t p = live.begin; p < live.end; ++p) __builtin_prefetch(row + p * w.pixel + w.ahead);
+  }
+
   /// The first `count` of a run's sums, `apart` elements from one to the next.
   template <class To>
   __attribute__((always_inline)) static void store_sums(const V (&sum)[kOutputs], int64_t count,
@@ -66,13 +71,13 @@ struct DepthwiseLoops {
         V sum[kOutputs];
         unroll<kOutputs>([&](int i) { sum[i] = V(0); });
         for (int64_t r = 0; r < w.rows; ++r, row += w.source_row, of_row += w.weight_row) {
+          if (r >= w.rows - w.fresh) prefetch(w, live, row);
           V tap[taps];
           unroll<taps>([&](int t) { tap[t] = load(of_row + t * w.weight_tap); });
 #pragma GCC unroll 32
           for (int p = 0; p < positions; ++p) {
             if (!live.has(p)) continue;
             const V x = load(row + p * w.pixel);
-            if (r >= w.rows - w.fresh) __builtin_prefetch(row + p * w.pixel + w.ahead);
 #pragma GCC unroll 8
             for (int t = 0; t < taps; ++t)
               if (p >= t && (p - t) % stride == 0 && p - t < kOutputs * stride)
@@ -158,10 +163,12 @@ struct DepthwiseLoops {
     constexpr int positions = (outputs - 1) * stride + taps;
     const Positions live(w, output, outputs);
     V d[outputs];
-    unroll<outputs>([&](int i) {
-      d[i] = load(dy + (output + i) * dy_pixel);
-      if (w.fresh > 0) __builtin_prefetch(dy + (output + i + w.outputs) * dy_pixel);
-    });
+    unroll<outputs>([&](int i) { d[i] = load(dy + (output + i) * dy_pixel); });
+    for (int64_t r = rows - w.fresh; r < rows; ++r)
+      prefetch(w, live, source + live.first * w.pixel + r * w.source_row);
+    if (w.fresh > 0)
+      for (int i = 0; i < outputs; ++i)
+        __builtin_prefetch(dy + (output + i + w.outputs) * dy_pixel);
 #pragma GCC unroll 32
     for (int p = 0; p < positions; ++p) {
       if (!live.has(p)) continue;
@@ -169,7 +176,6 @@ struct DepthwiseLoops {
 #pragma GCC unroll 8
       for (int r = 0; r < rows; ++r) {
         const V x = load(column + r * w.source_row);
-        if (r >= rows - w.fresh) __builtin_prefetch(column + r * w.source_row + w.ahead);
 #pragma GCC unroll 8
         for (int t = 0; t < taps; ++t)
           if (p >= t && (p - t) % stride == 0 && p - t < outputs * stride)
@@ -212,7 +218,8 @@ struct DepthwiseLoops {
   template <int taps, int stride>
   static void gradient_known(const DepthwiseWindow& w, const T* dy, int64_t dy_pixel,
                              float* gradient) {
-    constexpr int most = (kRegisters - kGradients - 2) / taps, at_once = most < 3 ? most : 3;
+    constexpr int at_once =
+        taps == 3 ? 3 : 1;  // sums enough that they need not wait for each other
     const T* source = static_cast<const T*>(w.source);
     DepthwiseWindow part = w;
     for (int64_t r = 0; r < w.rows;) {
