@@ -24,6 +24,8 @@ TEST_CASE("resnet: training takes no memory from the system once it is warm") {
       nn::ResNet net(nn::ResNet::Block::bottleneck, {2, 2, 1, 1}, {.num_classes = 10});
       optim::SGD optimizer(net.parameters(), {.lr = 0.01, .momentum = 0.9});
       const Tensor x = randn({4, 3, 64, 64}), target = from_vector<int64_t>({1, 3, 5, 7});
+      // The first step ends with the momentum that the second is the first to hold beside all else.
+      constexpr int warm = 2;
       int quiet = 0;  // steps that took none
       for (int step = 0; step < 8; ++step) {
         const int64_t before = memory_stats().system_bytes;
@@ -34,11 +36,11 @@ TEST_CASE("resnet: training takes no memory from the system once it is warm") {
         }();
         loss.backward();
         optimizer.step();
-        if (memory_stats().system_bytes == before) ++quiet;
+        if (step >= warm && memory_stats().system_bytes == before) ++quiet;
       }
       // Two threads take their scratch at once or in turn, as it happens: a later step may be the
       // first in which they take most of it at once. What is asked for anew every step is asked for
       // in each of them.
-      CHECK(quiet >= (n == 1 ? 7 : 4));
+      CHECK(quiet >= (n == 1 ? 6 : 3));
     }
 }
