@@ -5,3 +5,5 @@ find_package(xsimd 8.1 REQUIRED)
 find_package(nlohmann_json 3.11 REQUIRED)
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(SLEEF REQUIRED IMPORTED_TARGET sleef)
+# For .pth files in the zip form; without it these are refused.
+pkg_check_modules(LIBZIP IMPORTED_TARGET libzip)

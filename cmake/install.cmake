@@ -12,6 +12,9 @@ configure_package_config_file(cmake/quern-config.cmake.in quern-config.cmake
 write_basic_package_version_file(quern-config-version.cmake COMPATIBILITY SameMinorVersion)
 # The prefix as seen from the .pc file, so that an install may be moved.
 file(RELATIVE_PATH QUERN_PC_TO_PREFIX ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
+if(LIBZIP_FOUND)
+  set(QUERN_PC_LIBZIP " libzip")
+endif()
 configure_file(cmake/quern.pc.in quern.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/quern-config.cmake ${PROJECT_BINARY_DIR}/quern-config-version.cmake
   DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/quern)

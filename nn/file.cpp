@@ -64,6 +64,15 @@ bool File::read(void* data, int64_t bytes) const {
   return transfer(::read, fd_, static_cast<char*>(data), bytes);
 }
 
+bool File::read_at(void* data, int64_t bytes, int64_t offset) const {
+  const auto read = [&](int fd, char* to, size_t count) {
+    const ssize_t done = ::pread(fd, to, count, offset);
+    if (done > 0) offset += done;
+    return done;
+  };
+  return transfer(read, fd_, static_cast<char*>(data), bytes);
+}
+
 bool File::write(const void* data, int64_t bytes) const {
   return transfer(::write, fd_, static_cast<const char*>(data), bytes);
 }

@@ -28,6 +28,8 @@ class File {
 
   /// False if the file ends (errno 0) or fails before `bytes` are read.
   bool read(void* data, int64_t bytes) const;
+  /// The same from `offset` on; where read() goes on does not change.
+  bool read_at(void* data, int64_t bytes, int64_t offset) const;
   bool write(const void* data, int64_t bytes) const;
   /// To disk.
   bool sync() const;

@@ -11,6 +11,7 @@
 #include "quern/nn/module.h"
 #include "quern/nn/norm.h"
 #include "quern/nn/pooling.h"
+#include "quern/nn/pth.h"
 #include "quern/nn/residual.h"
 #include "quern/nn/resnet.h"
 #include "quern/nn/safetensors.h"

@@ -8,6 +8,7 @@
 
 #include "quern/nn/file.h"
 #include "quern/nn/file_replacement.h"
+#include "quern/nn/half.h"
 #include "quern/nn/safetensors_header.h"
 #include "quern/tensor/raw.h"
 
@@ -19,15 +20,6 @@ using safetensors::HeaderEntry;
 using safetensors::kMaxHeaderBytes;
 
 static_assert(std::endian::native == std::endian::little, "the format is little-endian");
-
-float half_to_float(uint16_t half) {
-  // Half's exponent and mantissa, moved to float's places, are the value times 2^(15-127).
-  uint32_t sign = (half & 0x8000u) << 16, magnitude = half & 0x7fffu;
-  if (magnitude >= 0x7c00u)  // infinity or NaN: float's exponent is all ones too
-    return std::bit_cast<float>(sign | 0x7f800000u | (magnitude & 0x3ffu) << 13);
-  float value = std::bit_cast<float>(magnitude << 13) * 0x1p112f;
-  return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(value));
-}
 
 class Reader {
  public:
