@@ -23,6 +23,9 @@ constexpr SgdStep kSgd{.lr = 1e-3,
 constexpr AdamWStep kAdamW{
     .decay = 1 - 1e-5, .beta1 = 0.9, .beta2 = 0.999, .step_size = 1e-3, .scale = 1, .eps = 1e-8};
 
+constexpr RmspropStep kRmsprop{
+    .lr = 1e-4, .alpha = 0.9, .eps = 0.0316, .momentum = 0.9, .weight_decay = 1e-4};
+
 template <class Step>
 class UpdateCase : public Case {
  public:
@@ -111,6 +114,8 @@ void add_optimizer(const Options& options, Benchmarks& benchmarks) {
                        select_sgd_kernel, benchmarks);
   add_records<AdamWStep>(options, table<AdamWKernel>(), kAdamW, 2, select_adamw_kernel(DType::f64),
                          select_adamw_kernel, benchmarks);
+  add_records<RmspropStep>(options, table<RmspropKernel>(), kRmsprop, 2,
+                           select_rmsprop_kernel(DType::f64), select_rmsprop_kernel, benchmarks);
 }
 
 }  // namespace quern::bench

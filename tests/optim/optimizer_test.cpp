@@ -1,11 +1,15 @@
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <cstring>
 #include <memory>
 
 #include "optim/oracle.h"
 #include "quern/autograd/node.h"
+#include "quern/nn/safetensors.h"
+#include "quern/optim/adam.h"
 #include "quern/optim/adamw.h"
+#include "quern/optim/rmsprop.h"
 #include "quern/optim/sgd.h"
 #include "quern/tensor/parallel.h"
 #include "quern/tensor/random.h"
@@ -99,6 +103,80 @@ TEST_CASE("adamw follows the formula with every combination of options") {
         }
 }
 
+TEST_CASE("adam follows the formula with every combination of options") {
+  for (DType dtype : {DType::f32, DType::f64, DType::bf16})
+    for (double weight_decay : {0.0, 0.05})
+      for (double beta1 : {0.0, 0.9}) {
+        CAPTURE(dtype);
+        check_against_oracle<Adam>(leaf({3, 7}, 1, dtype),
+                                   AdamOptions{0.1, beta1, 0.95, 1e-8, weight_decay});
+      }
+}
+
+TEST_CASE("rmsprop follows the formula with every combination of options") {
+  for (DType dtype : {DType::f32, DType::f64, DType::bf16})
+    for (double weight_decay : {0.0, 0.05})
+      for (double momentum : {0.0, 0.9})
+        for (double eps : {1e-8, 0.0316}) {
+          CAPTURE(dtype);
+          check_against_oracle<RMSprop>(leaf({3, 7}, 1, dtype),
+                                        RMSpropOptions{0.01, 0.9, eps, momentum, weight_decay});
+        }
+}
+
+TEST_CASE("rmsprop keeps a momentum buffer only where a group has momentum") {
+  Tensor a = leaf({4}, 1), b = leaf({4}, 2);
+  RMSprop plain({a});
+  train(plain, a, 0, 1);
+  CHECK(plain.state_dict().size() == 2);
+  RMSprop both({{{a}, {}}, {{b}, {.momentum = 0.9}}});
+  train(both, a, 0, 1);
+  train(both, b, 0, 1);
+  const TensorDict state = both.state_dict();
+  CHECK(state.size() == 6);
+  RMSprop other({{{a}, {}}, {{b}, {.momentum = 0.9}}});
+  other.load_state_dict(state);
+  CHECK(same_bits(other.state_dict().at("1.momentum_buffer"), state.at("1.momentum_buffer")));
+  CHECK_THROWS_WITH_AS(RMSprop({a}, {.alpha = 1.1}), "[rmsprop] alpha: expected at most 1, got 1.1",
+                       Error);
+  CHECK_THROWS_AS(RMSprop({a}, {.eps = -1}), Error);
+  CHECK_THROWS_AS(Adam({a}, {.beta1 = 1}), Error);
+  CHECK_THROWS_WITH_AS(Adam({a}).lr(2), "[adam] group: expected less than 1, got 2", Error);
+  CHECK_THROWS_AS(RMSprop({a}).set_lr(1, 1), Error);
+}
+
+TEST_CASE("optimizers arrive where PyTorch's do") {
+  const TensorDict golden = load_safetensors(QUERN_GOLDENS "/optim.safetensors");
+  const auto gradients = golden.at("gradients").to_vector<double>();
+  const auto hold = [&](const char* name, auto make) {
+    CAPTURE(name);
+    Tensor param = raw::clone(golden.at("start")).requires_grad_();
+    const int64_t n = param.numel();
+    auto optimizer = make(Tensors{param});
+    for (auto g = gradients.begin(); g != gradients.end(); g += n) {
+      param.set_grad(from_vector<double>({g, g + n}));
+      optimizer.step();
+    }
+    // Twenty steps of a dozen roundings each, of numbers below 4; eps may divide by 1e-8 or more,
+    // which g·1e-3 is far above.
+    const auto got = param.to_vector<double>(), expected = golden.at(name).to_vector<double>();
+    for (size_t i = 0; i < got.size(); ++i)
+      CHECK(std::abs(got[i] - expected[i]) <= 20 * 12 * 4 * 0x1p-53);
+  };
+  hold("sgd",
+       [](Tensors p) { return SGD(p, {.lr = 0.05, .momentum = 0.9, .weight_decay = 0.01}); });
+  hold("sgd_nesterov", [](Tensors p) {
+    return SGD(p, {.lr = 0.05, .momentum = 0.9, .weight_decay = 0.01, .nesterov = true});
+  });
+  hold("adamw", [](Tensors p) { return AdamW(p, {.lr = 0.05, .weight_decay = 0.1}); });
+  hold("adam", [](Tensors p) { return Adam(p, {.lr = 0.05, .weight_decay = 0.1}); });
+  hold("rmsprop", [](Tensors p) {
+    return RMSprop(p,
+                   {.lr = 0.01, .alpha = 0.9, .eps = 0.0316, .momentum = 0.9, .weight_decay = 0.1});
+  });
+  hold("rmsprop_plain", [](Tensors p) { return RMSprop(p, {.lr = 0.01}); });
+}
+
 TEST_CASE("a parameter and its gradient may lie in memory in different orders") {
   const SGDOptions options{.lr = 0.1, .momentum = 0.9};
   SUBCASE("channels_last parameter, contiguous gradient") {
@@ -182,12 +260,17 @@ TEST_CASE("any number of threads gives the same bits") {
   }
 }
 
-TEST_CASE_TEMPLATE("training goes on from a saved state with the same bits", Algorithm, SGD,
-                   AdamW) {
+TEST_CASE_TEMPLATE("training goes on from a saved state with the same bits", Algorithm, SGD, AdamW,
+                   Adam, RMSprop) {
   const auto make = [](Tensor param) {
     if constexpr (std::is_same_v<Algorithm, SGD>)
       return std::make_unique<SGD>(Tensors{param}, SGDOptions{.lr = 0.1, .momentum = 0.9});
-    else return std::make_unique<AdamW>(Tensors{param}, AdamWOptions{.lr = 0.1});
+    else if constexpr (std::is_same_v<Algorithm, AdamW>)
+      return std::make_unique<AdamW>(Tensors{param}, AdamWOptions{.lr = 0.1});
+    else if constexpr (std::is_same_v<Algorithm, Adam>)
+      return std::make_unique<Adam>(Tensors{param}, AdamOptions{.lr = 0.1, .weight_decay = 0.1});
+    else
+      return std::make_unique<RMSprop>(Tensors{param}, RMSpropOptions{.lr = 0.1, .momentum = 0.9});
   };
   Tensor straight = leaf({2, 3, 4, 5}, 1, DType::f32, MemoryFormat::channels_last);
   const auto all = make(straight);

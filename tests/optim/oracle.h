@@ -2,7 +2,9 @@
 // a computation with unit roundoff u may be off after any number of steps.
 #pragma once
 #include "optim/tracked.h"
+#include "quern/optim/adam.h"
 #include "quern/optim/adamw.h"
+#include "quern/optim/rmsprop.h"
 #include "quern/optim/sgd.h"
 
 namespace quern::testing {
@@ -31,10 +33,25 @@ struct Oracle {
   }
 
   void step(double gradient, const optim::AdamWOptions& o) {
-    const Tracked g{gradient, 0, u};
+    adam({gradient, 0, u}, c(1 - o.lr * o.weight_decay) * param, o);
+  }
+
+  void step(double gradient, const optim::AdamOptions& o) {
+    adam(Tracked{gradient, 0, u} + c(o.weight_decay) * param, param, o);
+  }
+
+  void step(double gradient, const optim::RMSpropOptions& o) {
+    const Tracked g = Tracked{gradient, 0, u} + c(o.weight_decay) * param;
+    state0 = c(o.alpha) * state0 + c(1 - o.alpha) * g * g;
+    Tracked by = g / (sqrt(state0) + c(o.eps));
+    if (o.momentum != 0) by = state1 = c(o.momentum) * state1 + by;
+    store(param - c(o.lr) * by);
+  }
+
+  template <class Options>
+  void adam(const Tracked& g, const Tracked& decayed, const Options& o) {
     const double t = steps + 1;
     const double correction1 = 1 - std::pow(o.beta1, t), correction2 = 1 - std::pow(o.beta2, t);
-    const Tracked decayed = c(1 - o.lr * o.weight_decay) * param;
     state0 = state0 + c(1 - o.beta1) * (g - state0);
     state1 = c(o.beta2) * state1 + c(1 - o.beta2) * g * g;
     const Tracked denominator = sqrt(state1) * c(1 / std::sqrt(correction2)) + c(o.eps);

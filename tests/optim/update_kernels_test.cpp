@@ -32,12 +32,14 @@ struct Buffers {
   std::vector<P> param;
   std::vector<S> grad, state0, state1;
 
-  explicit Buffers(int64_t n) {
+  /// `squares_first`: state0 is what a root is taken of.
+  Buffers(int64_t n, bool squares_first) {
     for (int64_t i = 0; i < n + kGuards; ++i) {
       const bool guard = i >= n;
       param.push_back(static_cast<P>(guard ? kGuard : number(i, 1)));
       grad.push_back(static_cast<S>(guard ? kGuard : number(i, 2)));
-      state0.push_back(static_cast<S>(guard ? kGuard : number(i, 3)));
+      const double first = squares_first ? std::abs(number(i, 3)) : number(i, 3);
+      state0.push_back(static_cast<S>(guard ? kGuard : first));
       state1.push_back(static_cast<S>(guard ? kGuard : std::abs(number(i, 4))));
     }
   }
@@ -50,7 +52,7 @@ template <class P, class S, class Step, class Options>
 void check_kernel(const UpdateKernel<Step>& kernel, const Step& step, const Options& options,
                   int steps_before, int states) {
   for (int64_t n : {0, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 1000}) {
-    const Buffers<P, S> before(n);
+    const Buffers<P, S> before(n, std::is_same_v<Step, RmspropStep>);
     Buffers<P, S> after = before;
     if (steps_before == 0 && states == 1)
       std::fill_n(after.state0.begin(), n, static_cast<S>(kNaN));
@@ -132,6 +134,32 @@ TEST_CASE("adamw kernels keep to the formula") {
       }
 }
 
+TEST_CASE("adam's weight decay goes into the gradient") {
+  for (const AdamWKernel* kernel : table<AdamWKernel>())
+    for (int before : {0, 9}) {
+      const optim::AdamOptions options{0.1, 0.8, 0.95, 1e-6, 0.05};
+      const AdamWStep step{.decay = 1,
+                           .beta1 = 0.8,
+                           .beta2 = 0.95,
+                           .step_size = 0.1 / (1 - std::pow(0.8, before + 1)),
+                           .scale = 1 / std::sqrt(1 - std::pow(0.95, before + 1)),
+                           .eps = 1e-6,
+                           .l2 = 0.05};
+      check_kernel_of_any_type(*kernel, step, options, before, 2);
+    }
+}
+
+TEST_CASE("rmsprop kernels keep to the formula") {
+  for (const RmspropKernel* kernel : table<RmspropKernel>())
+    for (double momentum : {0.0, 0.9})
+      for (double weight_decay : {0.0, 0.05})
+        for (double eps : {1e-8, 0.0316}) {
+          const optim::RMSpropOptions options{0.1, 0.9, eps, momentum, weight_decay};
+          const RmspropStep step{0.1, 0.9, eps, momentum, weight_decay};
+          check_kernel_of_any_type(*kernel, step, options, 1, momentum != 0 ? 2 : 1);
+        }
+}
+
 TEST_CASE("dispatch takes the best kernel that the cap leaves") {
   const Isa cap = isa_cap();
   for (Isa isa : {Isa::portable, Isa::avx2, Isa::avx512}) {
@@ -139,6 +167,7 @@ TEST_CASE("dispatch takes the best kernel that the cap leaves") {
     set_isa_cap(isa);
     CHECK(select_sgd_kernel(DType::f32).name == "sgd_f32_" + std::string(to_string(isa)));
     CHECK(select_adamw_kernel(DType::f32).name == "adamw_f32_" + std::string(to_string(isa)));
+    CHECK(select_rmsprop_kernel(DType::f32).name == "rmsprop_f32_" + std::string(to_string(isa)));
   }
   set_isa_cap(cap);
   CHECK(select_sgd_kernel(DType::f32).name == expected_f32(table<SgdKernel>()));

@@ -6,6 +6,7 @@ resnet50.safetensors  ResNet-50 on a small batch: everything made from Philox nu
                       again; logits and losses whole, and of each other tensor its norm and 16 projections
                       on vectors of random signs, from which the norm of a difference is estimated. Results
                       are f64's; pytorch_bf16.* is how far PyTorch's own bf16 autocast is from them.
+optim.safetensors     in f64: where optimizers bring `start` with `gradients`, a row a step.
 """
 
 import pathlib
@@ -215,7 +216,31 @@ def make_resnet():
     save_safetensors(GOLDENS / "resnet50.safetensors", exact | pytorch)
 
 
+def make_optim():
+    start = uniform([7], SEED, 1, -1, 1).double()
+    gradients = uniform([20, 7], SEED, 2, -1, 1).double()
+    optim = torch.optim
+    makers = {
+        "sgd": lambda p: optim.SGD(p, lr=0.05, momentum=0.9, weight_decay=0.01),
+        "sgd_nesterov": lambda p: optim.SGD(p, lr=0.05, momentum=0.9, weight_decay=0.01, nesterov=True),
+        "adamw": lambda p: optim.AdamW(p, lr=0.05, weight_decay=0.1),
+        "adam": lambda p: optim.Adam(p, lr=0.05, weight_decay=0.1),
+        "rmsprop": lambda p: optim.RMSprop(p, lr=0.01, alpha=0.9, eps=0.0316, momentum=0.9, weight_decay=0.1),
+        "rmsprop_plain": lambda p: optim.RMSprop(p, lr=0.01),
+    }
+    tensors = {"start": start, "gradients": gradients}
+    for name, make in makers.items():
+        param = start.clone().requires_grad_()
+        optimizer = make([param])
+        for gradient in gradients:
+            param.grad = gradient.clone()
+            optimizer.step()
+        tensors[name] = param.detach()
+    save_safetensors(GOLDENS / "optim.safetensors", tensors)
+
+
 if __name__ == "__main__":
     GOLDENS.mkdir(exist_ok=True)
     make_ops()
     make_resnet()
+    make_optim()

@@ -6,7 +6,7 @@
 
 namespace quern::kernels {
 
-/// Kernel: SgdKernel or AdamWKernel. Error: parameters that are not bf16, f32 or f64.
+/// Kernel: SgdKernel, AdamWKernel or RmspropKernel. Error: parameters that are not bf16, f32 or f64.
 template <class Kernel>
 const Kernel& select_update(std::string_view family, DType param) {
   const auto* kernel =
@@ -19,6 +19,9 @@ inline const SgdKernel& select_sgd_kernel(DType param) {
 }
 inline const AdamWKernel& select_adamw_kernel(DType param) {
   return select_update<AdamWKernel>("adamw", param);
+}
+inline const RmspropKernel& select_rmsprop_kernel(DType param) {
+  return select_update<RmspropKernel>("rmsprop", param);
 }
 
 }  // namespace quern::kernels

@@ -23,13 +23,19 @@ struct SgdStep {
   bool first;  // the buffer is written without being read (it may hold NaN)
 };
 
-/// AdamW (formula in optim/adamw.h); state: exp_avg, exp_avg_sq.
+/// AdamW and Adam (formulas in optim/adamw.h, optim/adam.h); state: exp_avg, exp_avg_sq.
 struct AdamWStep {
-  double decay;         // 1 - lr·weight_decay
+  double decay;         // AdamW's: 1 - lr·weight_decay; 1 for Adam
   double beta1, beta2;  //
   double step_size;     // lr / (1 - beta1^t)
   double scale;         // 1 / sqrt(1 - beta2^t)
   double eps;
+  double l2 = 0;  // Adam's weight_decay, which the gradient takes on
+};
+
+/// RMSprop (formula in optim/rmsprop.h); state: square_avg, momentum_buffer (null without momentum).
+struct RmspropStep {
+  double lr, alpha, eps, momentum, weight_decay;
 };
 
 template <class Step>
@@ -41,5 +47,6 @@ struct UpdateKernel {
 };
 using SgdKernel = UpdateKernel<SgdStep>;
 using AdamWKernel = UpdateKernel<AdamWStep>;
+using RmspropKernel = UpdateKernel<RmspropStep>;
 
 }  // namespace quern::kernels

@@ -37,17 +37,41 @@ void adamw(const AdamWStep& step, const UpdateSpan& span) {
   const S take1 = static_cast<S>(1 - step.beta1), take2 = static_cast<S>(1 - step.beta2);
   const S step_size = static_cast<S>(step.step_size);
   const S scale = static_cast<S>(step.scale), eps = static_cast<S>(step.eps);
+  const S l2 = static_cast<S>(step.l2);
   P* param = static_cast<P*>(span.param);
   const S* grad = static_cast<const S*>(span.grad);
   S* m = static_cast<S*>(span.state[0]);
   S* v = static_cast<S*>(span.state[1]);
 
   for (int64_t i = 0; i < span.n; ++i) {
-    const S g = grad[i];
+    S g = grad[i];
+    if (l2 != 0) g += l2 * param[i];
     m[i] += take1 * (g - m[i]);
     v[i] = beta2 * v[i] + take2 * g * g;
     param[i] =
         static_cast<P>(decay * param[i] - step_size * m[i] / (std::sqrt(v[i]) * scale + eps));
+  }
+}
+
+template <class P, class S>
+void rmsprop(const RmspropStep& step, const UpdateSpan& span) {
+  const S lr = static_cast<S>(step.lr), eps = static_cast<S>(step.eps);
+  const S alpha = static_cast<S>(step.alpha), take = static_cast<S>(1 - step.alpha);
+  const S momentum = static_cast<S>(step.momentum);
+  const S weight_decay = static_cast<S>(step.weight_decay);
+  P* param = static_cast<P*>(span.param);
+  const S* grad = static_cast<const S*>(span.grad);
+  S* v = static_cast<S*>(span.state[0]);
+  S* buffer = static_cast<S*>(span.state[1]);
+
+  for (int64_t i = 0; i < span.n; ++i) {
+    const S p = param[i];
+    S g = grad[i];
+    if (weight_decay != 0) g += weight_decay * p;
+    v[i] = alpha * v[i] + take * g * g;
+    S step_by = g / (std::sqrt(v[i]) + eps);
+    if (momentum != 0) step_by = buffer[i] = momentum * buffer[i] + step_by;
+    param[i] = static_cast<P>(p - lr * step_by);
   }
 }
 
@@ -62,9 +86,16 @@ constexpr AdamWKernel kAdamW[] = {
     {QUERN_NAMED("adamw_f64"), kIsa, DType::f64, adamw<double, double>},
 };
 
+constexpr RmspropKernel kRmsprop[] = {
+    {QUERN_NAMED("rmsprop_f32"), kIsa, DType::f32, rmsprop<float, float>},
+    {QUERN_NAMED("rmsprop_bf16"), kIsa, DType::bf16, rmsprop<bfloat16, float>},
+    {QUERN_NAMED("rmsprop_f64"), kIsa, DType::f64, rmsprop<double, double>},
+};
+
 }  // namespace
 
 QUERN_KERNELS(SgdKernel, sgd, kSgd)
 QUERN_KERNELS(AdamWKernel, adamw, kAdamW)
+QUERN_KERNELS(RmspropKernel, rmsprop, kRmsprop)
 
 }  // namespace quern::kernels

@@ -73,20 +73,43 @@ void adamw(const AdamWStep& step, const UpdateSpan& span) {
   const V take1(static_cast<float>(1 - step.beta1)), take2(static_cast<float>(1 - step.beta2));
   const V step_size(static_cast<float>(step.step_size));
   const V scale(static_cast<float>(step.scale)), eps(static_cast<float>(step.eps));
+  const V l2(static_cast<float>(step.l2));
+  const bool decays = step.l2 != 0;
 
   each_vector<V>(span, 2, [&](V& p, V g, V& m, V& v) {
+    if (decays) g = fused(l2, p, g);
     m = fused(take1, g - m, m);
     v = fused(beta2, v, take2 * g * g);
     p = decay * p - quotient(step_size * m, fused(square_root(v), scale, eps));
   });
 }
 
+void rmsprop(const RmspropStep& step, const UpdateSpan& span) {
+  using V = Vec<float>;
+  const V lr(static_cast<float>(step.lr)), eps(static_cast<float>(step.eps));
+  const V alpha(static_cast<float>(step.alpha)), take(static_cast<float>(1 - step.alpha));
+  const V momentum(static_cast<float>(step.momentum));
+  const V weight_decay(static_cast<float>(step.weight_decay));
+  const bool decays = step.weight_decay != 0, remembers = step.momentum != 0;
+
+  each_vector<V>(span, remembers ? 2 : 1, [&](V& p, V g, V& v, V& buffer) {
+    if (decays) g = fused(weight_decay, p, g);
+    v = fused(alpha, v, take * g * g);
+    V step_by = quotient(g, square_root(v) + eps);
+    if (remembers) step_by = buffer = fused(momentum, buffer, step_by);
+    p = fused_minus(lr, step_by, p);
+  });
+}
+
 constexpr SgdKernel kSgd[] = {{QUERN_NAMED("sgd_f32"), kIsa, DType::f32, sgd}};
 constexpr AdamWKernel kAdamW[] = {{QUERN_NAMED("adamw_f32"), kIsa, DType::f32, adamw}};
+
+constexpr RmspropKernel kRmsprop[] = {{QUERN_NAMED("rmsprop_f32"), kIsa, DType::f32, rmsprop}};
 
 }  // namespace
 
 QUERN_KERNELS(SgdKernel, sgd, kSgd)
 QUERN_KERNELS(AdamWKernel, adamw, kAdamW)
+QUERN_KERNELS(RmspropKernel, rmsprop, kRmsprop)
 
 }  // namespace quern::kernels

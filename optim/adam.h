@@ -1,0 +1,37 @@
+// Adam, with torch.optim.Adam's formula. At a parameter's t-th step:
+//
+//   g ← g + weight_decay·p
+//   m ← m + (1 - β₁)·(g - m)
+//   v ← β₂·v + (1 - β₂)·g²
+//   p ← p - lr / (1 - β₁ᵗ) · m / (√v / √(1 - β₂ᵗ) + eps)
+//
+// Kingma, Ba, "Adam: a method for stochastic optimization", ICLR'15. AdamW keeps the decay apart
+// from the gradient.
+#pragma once
+#include "quern/optim/optimizer.h"
+
+namespace quern::optim {
+
+struct AdamOptions {
+  double lr = 1e-3;
+  double beta1 = 0.9, beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 0;
+};
+
+class Adam final : public Optimizer {
+ public:
+  /// Errors: those of Optimizer; a negative or non-finite option; a beta of 1 or more.
+  explicit Adam(std::vector<Group<AdamOptions>> groups);
+  explicit Adam(Tensors params, AdamOptions options = {});
+
+  void step() override;
+  double lr(size_t group = 0) const override;
+  using Optimizer::set_lr;
+  void set_lr(double lr, size_t group) override;
+
+ private:
+  std::vector<AdamOptions> options_;  // of each group
+};
+
+}  // namespace quern::optim

@@ -1,0 +1,39 @@
+// RMSprop, with torch.optim.RMSprop's formula (which knows a centred variant, too):
+//
+//   g ← g + weight_decay·p
+//   v ← α·v + (1 - α)·g²
+//   b ← momentum·b + g / (√v + eps)     (if momentum ≠ 0; else b is that quotient alone)
+//   p ← p - lr·b
+//
+// Tieleman, Hinton, lecture 6.5 of "Neural networks for machine learning", 2012. TensorFlow's, which
+// MobileNet and EfficientNet were trained with, adds eps under the root.
+#pragma once
+#include "quern/optim/optimizer.h"
+
+namespace quern::optim {
+
+struct RMSpropOptions {
+  double lr = 1e-2;
+  double alpha = 0.99;
+  double eps = 1e-8;
+  double momentum = 0;
+  double weight_decay = 0;
+};
+
+class RMSprop final : public Optimizer {
+ public:
+  /// Errors: those of Optimizer; a negative or non-finite option; an alpha of more than 1.
+  explicit RMSprop(std::vector<Group<RMSpropOptions>> groups);
+  explicit RMSprop(Tensors params, RMSpropOptions options = {});
+
+  void step() override;
+  double lr(size_t group = 0) const override;
+  using Optimizer::set_lr;
+  void set_lr(double lr, size_t group) override;
+
+ private:
+  std::vector<RMSpropOptions> options_;  // of each group
+  size_t states_;                        // 2 where any group has momentum, else 1
+};
+
+}  // namespace quern::optim
