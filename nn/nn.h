@@ -1,6 +1,7 @@
 // All of nn: `#include <quern/nn/nn.h>`.
 #pragma once
 #include "quern/nn/activation.h"
+#include "quern/nn/checkpoint.h"
 #include "quern/nn/conv2d.h"
 #include "quern/nn/dropout.h"
 #include "quern/nn/embedding.h"
@@ -11,6 +12,7 @@
 #include "quern/nn/module.h"
 #include "quern/nn/norm.h"
 #include "quern/nn/pooling.h"
+#include "quern/nn/pretrained.h"
 #include "quern/nn/pth.h"
 #include "quern/nn/residual.h"
 #include "quern/nn/resnet.h"

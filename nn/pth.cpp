@@ -10,6 +10,7 @@
 #include <optional>
 #include <unordered_map>
 
+#include "quern/nn/checkpoint.h"
 #include "quern/nn/half.h"
 #include "quern/nn/pickle.h"
 #include "quern/nn/safetensors.h"
@@ -350,7 +351,15 @@ TensorDict load_weights(const std::string& path) {
   }
   check(form != Form::unknown, "load_weights",
         "{}: expected a safetensors file, or one that torch.save wrote, got another", path);
-  return without_prefix(form == Form::safetensors ? load_safetensors(path) : load_pth(path));
+  if (form != Form::safetensors) return without_prefix(load_pth(path));
+  TensorDict dict = load_safetensors(path);
+  if (!load_safetensors_metadata(path).contains(nn::kCheckpointKey))
+    return without_prefix(std::move(dict));
+  TensorDict model;
+  for (const auto& [name, tensor] : dict)
+    if (const std::string_view prefix = "model."; name.starts_with(prefix))
+      model.insert(name.substr(prefix.size()), tensor);
+  return model;
 }
 
 }  // namespace quern

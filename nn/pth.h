@@ -25,7 +25,7 @@ namespace quern {
 TensorDict load_pth(const std::string& path);
 
 /// A file of weights in any form: load_safetensors() or load_pth(), by what is in it and not by its
-/// name. A prefix that all names share, "module." (DataParallel), "model." or "_orig_mod."
+/// name; of a checkpoint of ours, the model. A prefix that all names share, "module." (DataParallel), "model." or "_orig_mod."
 /// (torch.compile), is taken off. Errors: those of the two; a file that is neither.
 TensorDict load_weights(const std::string& path);
 

@@ -16,14 +16,16 @@ std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> counter, std::array<u
 /// Names a sequence of random numbers. Each draw takes the next stream: draws never overlap.
 class Generator {
  public:
-  explicit Generator(uint64_t seed = 0) : seed_(seed) {}
+  /// With `stream` as its next one: a generator that goes on from another's state.
+  explicit Generator(uint64_t seed = 0, uint64_t stream = 0) : seed_(seed), stream_(stream) {}
   uint64_t seed() const { return seed_; }
+  uint64_t stream() const { return stream_; }  ///< the next one
   /// Threads may ask at once: each gets one of its own, whichever comes first.
   uint64_t next_stream() { return std::atomic_ref(stream_).fetch_add(1); }
 
  private:
   uint64_t seed_;
-  uint64_t stream_ = 0;
+  uint64_t stream_;
 };
 
 /// The generator of draws that name none. If several threads draw from it, which of them gets which
