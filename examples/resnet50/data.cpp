@@ -14,11 +14,11 @@ using namespace quern;
 
 namespace {
 
-constexpr int64_t kClasses = 1000, kFakeClasses = 10;
+constexpr int64_t kFakeClasses = 10;
 constexpr int64_t kKept = 32 << 20;  // pixels of fake batches that are made before the first step
 constexpr uint64_t kImages = uint64_t{1} << 63;  // streams from here on: the weights' count from 0
 
-Batch fake_batch(int64_t step, const Shape& shape, int64_t images, uint64_t seed,
+Batch fake_batch(int64_t step, const Shape& shape, int64_t images, int64_t classes, uint64_t seed,
                  MemoryFormat format) {
   const int64_t batch = shape[0], pixels = numel(shape) / batch;
   Batch result{empty(shape), empty({batch}, DType::i64)};
@@ -26,7 +26,7 @@ Batch fake_batch(int64_t step, const Shape& shape, int64_t images, uint64_t seed
     const int64_t image = (step % images * (batch % images) + j) % images;
     fill_normal(result.input.out<float>() + j * pixels, pixels, seed,
                 kImages + static_cast<uint64_t>(image));
-    result.target.out<int64_t>()[j] = image % kFakeClasses;
+    result.target.out<int64_t>()[j] = image % classes;
   }
   result.input = raw::contiguous(result.input, format);
   return result;
@@ -51,20 +51,23 @@ Batch load_batch(const Options& options, MemoryFormat format) {
   expect(size == 0 || (input->size(2) == size && input->size(3) == size),
          fmt::format("\"input\" of {0}x{0} pixels (--image-size)", size), input);
   for (int64_t label : target->to_vector<int64_t>())
-    check(label >= 0 && label < kClasses, "batch", "{}: expected labels of 0..{}, got {}",
-          options.batch, kClasses - 1, label);
+    check(label >= 0 && label < options.num_classes, "batch",
+          "{}: expected labels of 0..{}, got {}", options.batch, options.num_classes - 1, label);
   return {raw::contiguous(*input, format), *target};
 }
 
 }  // namespace
 
-DataLoader::DataLoader(const Options& options) : steps_(options.total_steps()) {
+DataLoader::DataLoader(const Options& options)
+    : steps_an_epoch_(options.steps), steps_(options.total_steps()) {
   const auto format =
       options.channels_last ? MemoryFormat::channels_last : MemoryFormat::contiguous;
   const int64_t size = options.image_size.value_or(224);
   shape_ = {options.batch_size.value_or(16), 3, size, size};
-  const auto fake = [=, shape = shape_, images = options.dummy_size, seed = options.seed](
-                        int64_t step) { return fake_batch(step, shape, images, seed, format); };
+  const auto fake = [=, shape = shape_, images = options.dummy_size, seed = options.seed,
+                     classes = std::min(kFakeClasses, options.num_classes)](int64_t step) {
+    return fake_batch(step, shape, images, classes, seed, format);
+  };
   // Batches repeat after so many steps.
   const int64_t distinct = options.dummy_size / std::gcd(options.dummy_size, shape_[0]);
 
@@ -77,6 +80,13 @@ DataLoader::DataLoader(const Options& options) : steps_(options.total_steps()) {
     make_ = fake;
     prepare();
   }
+}
+
+void DataLoader::start_at(int64_t epoch, int64_t step) {
+  step_ = epoch * steps_an_epoch_ + step;
+  if (!next_.valid()) return;
+  next_.wait();  // for a batch of another step
+  prepare();
 }
 
 Batch DataLoader::next() {

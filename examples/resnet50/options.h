@@ -23,6 +23,8 @@ struct Options {
   std::string opt = "sgd";
   double lr = 0.005, momentum = 0.9, weight_decay = 1e-4;
 
+  int64_t num_classes = 1000;
+
   bool amp = false, channels_last = false, no_fuse = false;
   std::string matmul_precision;  // empty: what the environment says
   int threads = 0;               // 0: one a core
