@@ -54,9 +54,13 @@ void add_common(CLI::App& app, Options& o) {
   app.add_option("--arch", o.arch, "Network")
       ->check(CLI::IsMember({"resnet18", "resnet34", "resnet50", "resnet101", "resnet152"}))
       ->capture_default_str();
-  app.add_option("--weights", o.weights, "Start from this state_dict (torchvision's names)")
+  app.add_option("--weights", o.weights,
+                 "Start from this state_dict (torchvision's names): safetensors, .pth or .pt")
       ->type_name("FILE")
       ->check(named);
+  app.add_option("--num-classes", o.num_classes, "Classes that the network tells apart")
+      ->check(integer(1, 1 << 20))
+      ->capture_default_str();
   app.add_flag("--amp", o.amp, "Autocast to bf16");
   app.add_option("--matmul-precision", o.matmul_precision, "How f32 is multiplied [highest]")
       ->check(CLI::IsMember({"highest", "high", "medium"}));
@@ -103,10 +107,10 @@ void add_training(CLI::App& app, Options& o) {
   app.option_defaults()->group("Training");
   app.add_option("--epochs", o.epochs, "Epochs")->check(integer(1))->capture_default_str();
   app.add_option("--opt", o.opt, "Optimizer")
-      ->check(CLI::IsMember({"sgd", "adamw"}))
+      ->check(CLI::IsMember({"sgd", "adamw", "adam", "rmsprop"}))
       ->capture_default_str();
   app.add_option("--lr", o.lr, "Learning rate")->check(number())->capture_default_str();
-  app.add_option("--momentum", o.momentum, "Momentum of sgd")
+  app.add_option("--momentum", o.momentum, "Momentum of sgd and rmsprop")
       ->check(number(1))
       ->capture_default_str();
   app.add_option("--wd,--weight-decay", o.weight_decay, "Weight decay")
@@ -114,11 +118,69 @@ void add_training(CLI::App& app, Options& o) {
       ->capture_default_str();
 }
 
+/// After add_training(), whose group goes on.
+void add_schedule(CLI::App& app, Options& o) {
+  app.add_flag("--nesterov", o.nesterov, "Nesterov's momentum, for sgd");
+  app.add_option("--norm-weight-decay", o.norm_weight_decay,
+                 "Weight decay of norms [as --weight-decay]")
+      ->check(number());
+  app.add_option("--lr-scheduler", o.lr_scheduler, "How the rate falls from epoch to epoch [never]")
+      ->check(CLI::IsMember({"step", "cosine"}));
+  app.add_option("--lr-step-size", o.lr_step_size, "Epochs from fall to fall, by steps")
+      ->check(integer(1))
+      ->capture_default_str();
+  app.add_option("--lr-gamma", o.lr_gamma, "What it is multiplied by then")
+      ->check(number())
+      ->capture_default_str();
+  app.add_option("--lr-min", o.lr_min, "Where the cosine ends")
+      ->check(number())
+      ->capture_default_str();
+  app.add_option("--lr-warmup-epochs", o.lr_warmup_epochs, "Epochs that the rate first rises for")
+      ->check(integer(0))
+      ->capture_default_str();
+  app.add_option("--lr-warmup-decay", o.lr_warmup_decay, "From this share of it, linearly")
+      ->check(number(1))
+      ->capture_default_str();
+  app.add_option("--label-smoothing", o.label_smoothing, "Share of a label that all classes get")
+      ->check(number(1))
+      ->capture_default_str();
+  app.add_option("--clip-grad-norm", o.clip_grad_norm, "Largest norm of all gradients [none]")
+      ->check(number());
+  app.add_option("--accum-steps", o.accum_steps, "Batches an update of the weights")
+      ->check(integer(1))
+      ->capture_default_str();
+  app.add_flag("--model-ema", o.model_ema, "Average the weights over steps; --save writes these");
+  app.add_option("--model-ema-decay", o.model_ema_decay, "Share of the average that a step leaves")
+      ->check(number(1))
+      ->capture_default_str();
+
+  app.option_defaults()->group("Checkpoints");
+  app.add_option("--output-dir", o.output_dir, "Folder of checkpoints and log.csv")
+      ->type_name("DIR")
+      ->check(named);
+  app.add_option("--checkpoint-every", o.checkpoint_every,
+                 "Steps from checkpoint to checkpoint, beside one an epoch [none]")
+      ->check(integer(1));
+  app.add_option("--keep", o.keep, "Newest checkpoints that stay, beside the best")
+      ->check(integer(1))
+      ->capture_default_str();
+  app.add_option("--resume", o.resume,
+                 "Go on from a checkpoint; auto: the newest whole one of --output-dir, if any")
+      ->type_name("auto|FILE")
+      ->check(named);
+}
+
 /// What single options cannot tell.
 void check_together(const Options& o) {
   int64_t product = 0;
   if (__builtin_mul_overflow(o.steps, o.epochs, &product))
     throw CLI::ValidationError("--steps", "times --epochs is too large");
+  if (o.nesterov && (o.opt != "sgd" || o.momentum == 0))
+    throw CLI::ValidationError("--nesterov", "expected --opt sgd with a momentum");
+  if (o.output_dir.empty() && !o.resume.empty())
+    throw CLI::ValidationError("--resume", "expected --output-dir, too");
+  if (o.output_dir.empty() && o.checkpoint_every > 0)
+    throw CLI::ValidationError("--checkpoint-every", "expected --output-dir, too");
 
   const int64_t size = o.image_size.value_or(224);
   const int64_t bytes_a_pixel = 3 * static_cast<int64_t>(sizeof(float));
@@ -150,7 +212,8 @@ std::vector<std::pair<std::string, std::string>> Options::outputs() const {
 
 bool Options::writes_files() const {
   const auto all = outputs();
-  return std::ranges::any_of(all, [](const auto& output) { return !output.second.empty(); });
+  return !output_dir.empty() ||
+         std::ranges::any_of(all, [](const auto& output) { return !output.second.empty(); });
 }
 
 Options parse_options(int argc, char** argv) {
@@ -162,6 +225,7 @@ Options parse_options(int argc, char** argv) {
   CLI::App* infer = app.add_subcommand("infer", "Infer, and show latency and speed");
   for (CLI::App* command : {train, infer}) add_common(*command, options);
   add_training(*train, options);
+  add_schedule(*train, options);
 
   try {
     app.parse(argc, argv);

@@ -23,7 +23,20 @@ struct Options {
   std::string opt = "sgd";
   double lr = 0.005, momentum = 0.9, weight_decay = 1e-4;
 
+  // Training, by the names of torchvision's and timm's options.
+  std::string lr_scheduler;  // empty: the rate stays
+  int64_t lr_step_size = 30, lr_warmup_epochs = 0;
+  double lr_gamma = 0.1, lr_min = 0, lr_warmup_decay = 0.01;
+  double label_smoothing = 0;
+  std::optional<double> clip_grad_norm, norm_weight_decay;
+  bool nesterov = false, model_ema = false;
+  double model_ema_decay = 0.9998;
+  int64_t accum_steps = 1;
   int64_t num_classes = 1000;
+
+  // Checkpoints; output_dir is empty where there are none.
+  std::string output_dir, resume;
+  int64_t checkpoint_every = 0, keep = 2;
 
   bool amp = false, channels_last = false, no_fuse = false;
   std::string matmul_precision;  // empty: what the environment says

@@ -56,8 +56,11 @@ std::string precision() {
 
 }  // namespace
 
-Report::Report(const Options& options, const Shape& input, int64_t parameters)
-    : options_(options), input_(input), terminal_(isatty(STDOUT_FILENO) == 1) {
+Report::Report(const Options& options, const Shape& input, int64_t parameters, int64_t first_step)
+    : options_(options),
+      input_(input),
+      terminal_(isatty(STDOUT_FILENO) == 1),
+      first_step_(first_step) {
   print(fmt::format("{} {}: {:.1f} M parameters, input {} {}, {}, {} threads, {} ({})\n",
                     to_string(options.mode), options.arch, static_cast<double>(parameters) / 1e6,
                     input, options.channels_last ? "channels_last" : "contiguous",
@@ -66,15 +69,14 @@ Report::Report(const Options& options, const Shape& input, int64_t parameters)
 }
 
 Report::~Report() {
-  const auto done = static_cast<int64_t>(losses_.size());
-  if (terminal_ && done > 0 && done < options_.total_steps()) print("\n");
+  if (terminal_ && !losses_.empty() && done() < options_.total_steps()) print("\n");
 }
 
 void Report::begin_step() { begin_ = Clock::now(); }
 
 void Report::data_ready() { data_ready_ = Clock::now(); }
 
-void Report::end_step(double loss) {
+Report::Times Report::end_step(double loss) {
   const auto end = Clock::now();
   time_.add(seconds(end - begin_));
   data_.add(seconds(data_ready_ - begin_));
@@ -82,10 +84,20 @@ void Report::end_step(double loss) {
   step_ms_.push_back(1e3 * time_.last);
   losses_.push_back(loss);
 
-  const auto done = static_cast<int64_t>(losses_.size());
-  if (terminal_) print_bar(done);
-  else if ((done - 1) % options_.steps % options_.print_freq == 0 || done == options_.total_steps())
-    print_line(done - 1);
+  if (terminal_) print_bar(done());
+  else if ((done() - 1) % options_.steps % options_.print_freq == 0 ||
+           done() == options_.total_steps())
+    print_line(done() - 1);
+  return {time_.last, data_.last};
+}
+
+void Report::end_epoch(int64_t epoch, const Tally& tally) {
+  const double seconds_a_step = time_.mean();
+  print(fmt::format(
+      "{}Epoch {}: loss {:.4f}, top-1 {:.2f}%, top-5 {:.2f}%, {:.1f} images/s, {} left\n",
+      terminal_ && done() < options_.total_steps() ? "\r\x1b[K" : "", epoch, tally.mean_loss(),
+      tally.top1_percent(), tally.top5_percent(), tally.images_per_second(),
+      clock(seconds_a_step * static_cast<double>(options_.total_steps() - done()))));
 }
 
 void Report::print_line(int64_t step) const {
@@ -108,10 +120,12 @@ void Report::print_bar(int64_t done) const {
 }
 
 double Report::samples_per_second() const {
+  if (step_ms_.empty()) return 0;
   return static_cast<double>(input_[0]) * 1e3 / percentile(step_ms_, 0.5);
 }
 
 void Report::finish() const {
+  if (losses_.empty()) return print("no step was left\n");
   print(fmt::format(
       "loss {:.4f} -> {:.4f}, {:.2f} samples/s, median step {:.1f} ms, peak memory {:.0f} MiB\n",
       losses_.front(), losses_.back(), samples_per_second(), percentile(step_ms_, 0.5),

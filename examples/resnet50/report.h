@@ -5,14 +5,16 @@
 #include <vector>
 
 #include "options.h"
+#include "progress.h"
 #include "quern/tensor/shape.h"
 
 namespace resnet50 {
 
 class Report {
  public:
-  /// `input`: the shape of a batch.
-  Report(const Options& options, const quern::Shape& input, int64_t parameters);
+  /// `input`: the shape of a batch. `first_step`: those that an earlier run has done.
+  Report(const Options& options, const quern::Shape& input, int64_t parameters,
+         int64_t first_step = 0);
   ~Report();  // leaves the line of an unfinished progress bar
   Report(const Report&) = delete;
   Report& operator=(const Report&) = delete;
@@ -20,7 +22,12 @@ class Report {
   // Around each step, in this order.
   void begin_step();
   void data_ready();
-  void end_step(double loss);
+  struct Times {
+    double step, data;  // seconds
+  };
+  Times end_step(double loss);
+  /// A line of what an epoch came to, and how long the rest will take.
+  void end_epoch(int64_t epoch, const Tally& tally);
 
   /// Prints the summary.
   void finish() const;
@@ -38,6 +45,7 @@ class Report {
     double mean() const { return sum / static_cast<double>(count); }
   };
 
+  int64_t done() const { return first_step_ + static_cast<int64_t>(losses_.size()); }
   void print_line(int64_t step) const;
   void print_bar(int64_t done) const;
   double samples_per_second() const;
@@ -45,6 +53,7 @@ class Report {
   const Options options_;
   const quern::Shape input_;
   const bool terminal_;
+  const int64_t first_step_;
   Clock::time_point begin_, data_ready_;
   Meter time_, data_, loss_;  // seconds, seconds, nats
   std::vector<double> step_ms_, losses_;

@@ -3,7 +3,9 @@
 
 namespace resnet50 {
 
-/// Trains for options.total_steps() and then writes the outputs that are asked for.
+/// Trains for options.total_steps(), from where --resume says, and then writes the outputs that are
+/// asked for. With --output-dir a first SIGTERM or SIGINT ends it after the step that is under way,
+/// with a checkpoint and without the other outputs.
 void train(const Options& options);
 
 }  // namespace resnet50
