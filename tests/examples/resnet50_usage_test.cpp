@@ -50,7 +50,7 @@ TEST_CASE("a command line that makes no sense ends with status 2 and a hint") {
       {"train --dummy-size 0", "--dummy-size"},
       {"train --print-freq 0", "--print-freq"},
       {"train --arch resnet51", "--arch"},
-      {"train --opt adam", "--opt"},
+      {"train --opt adagrad", "--opt"},
       {"train --lr -0.1", "--lr: expected a finite number of at least 0, got -0.1"},
       {"train --lr nan", "--lr: expected a finite number of at least 0, got nan"},
       {"train --lr inf", "--lr: expected a finite number of at least 0, got inf"},
@@ -120,13 +120,23 @@ TEST_CASE("weights that are not the network's end with status 1 and nothing writ
   write_file(bad, bytes + "spare");
   refused("bad");
 
-  TensorDict other = nn::resnet18({.num_classes = 10}).state_dict();
+  TensorDict other;
+  for (const auto& [name, tensor] : nn::resnet18().state_dict())
+    other.insert(name, name == "conv1.weight" ? zeros({64, 1, 7, 7}) : tensor);
   save_safetensors(bad, other);
-  refused("fc.weight");
+  refused("conv1.weight");
   TensorDict more = nn::resnet18().state_dict();
   more.insert("spare", zeros({1}));
   save_safetensors(bad, more);
   refused("spare");
+}
+
+TEST_CASE("weights of other classes train, but for their head, which is named") {
+  const TemporaryFolder files;
+  save_safetensors(files / "ten", nn::resnet18({.num_classes = 10}).state_dict());
+  const Run result = resnet50("train " + kTiny + "--weights " + files / "ten");
+  CHECK(result.status == 0);
+  CHECK(has(result.out + result.err, "fc.weight (expected f32 [1000,512], got f32 [10,512])"));
 }
 
 TEST_CASE("a batch of other shapes, dtypes or labels ends with status 1 and nothing written") {
