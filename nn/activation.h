@@ -1,4 +1,4 @@
-// Activations: torch.nn.ReLU, GELU, SiLU, Sigmoid, Tanh, Softmax and LogSoftmax. Of any shape and
+// Activations: torch.nn.ReLU, ReLU6, LeakyReLU, Hardswish, Hardsigmoid, GELU, SiLU, Sigmoid, Tanh, Softmax and LogSoftmax. Of any shape and
 // format, which the output has, too; no parameters. Errors: those of the op.
 #pragma once
 #include "quern/nn/module.h"
@@ -7,6 +7,33 @@ namespace quern::nn {
 
 /// max(x, 0)
 class ReLU : public Module {
+ public:
+  Tensor forward(const Tensor& x) override;
+};
+
+/// min(max(x, 0), 6)
+class ReLU6 : public Module {
+ public:
+  Tensor forward(const Tensor& x) override;
+};
+
+/// x where it is above 0, else slope·x. Error: a slope that is no number.
+class LeakyReLU : public Module {
+ public:
+  explicit LeakyReLU(double slope = 0.01);
+  Tensor forward(const Tensor& x) override;
+
+  double slope;
+};
+
+/// x·hardsigmoid(x)
+class Hardswish : public Module {
+ public:
+  Tensor forward(const Tensor& x) override;
+};
+
+/// min(max(x + 3, 0), 6) / 6
+class Hardsigmoid : public Module {
  public:
   Tensor forward(const Tensor& x) override;
 };

@@ -1,5 +1,7 @@
 #include "quern/ops/activation.h"
 
+#include <cmath>
+
 #include "quern/autograd/node.h"
 #include "quern/ops/detail/elementwise.h"
 
@@ -9,25 +11,35 @@ namespace {
 using kernels::Binary;
 using kernels::Unary;
 
-/// y = f(x), with a derivative that is told by y: x need not be kept.
-Tensor by_output(std::string_view op, Unary f, Binary backward, const Tensor& x) {
-  Tensor y = raw::unary(op, f, x);
-  return record(op, y, {x},
-                [op, backward, y = SavedTensor(op, y)](const Tensor& dy, Needs) -> Tensors {
-                  return {raw::binary(op, backward, dy, y.get())};
-                });
+/// y = f(x; p, q), with a derivative that is told by y: x need not be kept.
+Tensor by_output(std::string_view op, Unary f, Binary backward, const Tensor& x, double p = 0,
+                 double q = 0) {
+  Tensor y = raw::unary(op, f, x, p, q);
+  return record(op, y, {x}, [=, y = SavedTensor(op, y)](const Tensor& dy, Needs) -> Tensors {
+    return {raw::binary(op, backward, dy, y.get(), p, q)};
+  });
 }
 
-/// y = f(x), with a derivative that needs x.
-Tensor by_input(std::string_view op, Unary f, Binary backward, const Tensor& x) {
-  return record(op, raw::unary(op, f, x), {x},
-                [op, backward, x = SavedTensor(op, x)](const Tensor& dy, Needs) -> Tensors {
-                  return {raw::binary(op, backward, dy, x.get())};
+/// y = f(x; p), with a derivative that needs x.
+Tensor by_input(std::string_view op, Unary f, Binary backward, const Tensor& x, double p = 0) {
+  return record(op, raw::unary(op, f, x, p), {x},
+                [=, x = SavedTensor(op, x)](const Tensor& dy, Needs) -> Tensors {
+                  return {raw::binary(op, backward, dy, x.get(), p)};
                 });
 }
 
 }  // namespace
 
+Tensor activate(const Tensor& x, Activation activation) {
+  switch (activation) {
+    case Activation::none: break;
+    case Activation::relu: return relu(x);
+    case Activation::relu6: return relu6(x);
+    case Activation::silu: return silu(x);
+    case Activation::hardswish: return hardswish(x);
+  }
+  return x;
+}
 Tensor relu(const Tensor& x) { return by_output("relu", Unary::relu, Binary::relu_backward_y, x); }
 Tensor sigmoid(const Tensor& x) {
   return by_output("sigmoid", Unary::sigmoid, Binary::sigmoid_backward_y, x);
@@ -35,5 +47,18 @@ Tensor sigmoid(const Tensor& x) {
 Tensor tanh(const Tensor& x) { return by_output("tanh", Unary::tanh, Binary::tanh_backward_y, x); }
 Tensor gelu(const Tensor& x) { return by_input("gelu", Unary::gelu, Binary::gelu_backward_x, x); }
 Tensor silu(const Tensor& x) { return by_input("silu", Unary::silu, Binary::silu_backward_x, x); }
+Tensor relu6(const Tensor& x) {
+  return by_output("relu6", Unary::clamp, Binary::hardtanh_backward_y, x, 0, 6);
+}
+Tensor hardsigmoid(const Tensor& x) {
+  return by_input("hardsigmoid", Unary::hardsigmoid, Binary::hardsigmoid_backward_x, x);
+}
+Tensor hardswish(const Tensor& x) {
+  return by_input("hardswish", Unary::hardswish, Binary::hardswish_backward_x, x);
+}
+Tensor leaky_relu(const Tensor& x, double slope) {
+  check(!std::isnan(slope), "leaky_relu", "slope: expected a number, got {}", slope);
+  return by_input("leaky_relu", Unary::leaky_relu, Binary::leaky_relu_backward_x, x, slope);
+}
 
 }  // namespace quern

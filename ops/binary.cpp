@@ -24,6 +24,20 @@ Tensor times(std::string_view op, const Tensor& a, const Tensor& b) {
 }
 Tensor negative(std::string_view op, const Tensor& x) { return raw::unary(op, Unary::neg, x); }
 
+/// f(a, b), which is one of them; `share`: the part of the gradient that the first one takes.
+Tensor extreme(std::string_view op, Binary f, Binary share, const Tensor& a, const Tensor& b) {
+  return record(op, raw::binary(op, f, a, b), {a, b},
+                [=, a = SavedTensor(op, a), b = SavedTensor(op, b)](const Tensor& dy,
+                                                                    Needs needs) -> Tensors {
+                  const auto gradient = [&](const Tensor& mine, const Tensor& other) {
+                    const Tensor part = raw::binary(op, share, mine, other);
+                    return raw::sum_to(times(op, dy, part), mine.shape());
+                  };
+                  return {needs[0] ? gradient(a.get(), b.get()) : Tensor(),
+                          needs[1] ? gradient(b.get(), a.get()) : Tensor()};
+                });
+}
+
 }  // namespace
 
 Tensor add(const Tensor& a, const Tensor& b) {
@@ -103,17 +117,10 @@ Tensor div(double a, const Tensor& b) {
 }
 
 Tensor maximum(const Tensor& a, const Tensor& b) {
-  Tensor y = raw::binary("maximum", Binary::maximum, a, b);
-  return record("maximum", y, {a, b},
-                [a = SavedTensor("maximum", a), b = SavedTensor("maximum", b)](
-                    const Tensor& dy, Needs needs) -> Tensors {
-                  const auto gradient = [&](const Tensor& mine, const Tensor& other) {
-                    const Tensor share = raw::binary("maximum", Binary::maximum_by_a, mine, other);
-                    return raw::sum_to(times("maximum", dy, share), mine.shape());
-                  };
-                  return {needs[0] ? gradient(a.get(), b.get()) : Tensor(),
-                          needs[1] ? gradient(b.get(), a.get()) : Tensor()};
-                });
+  return extreme("maximum", Binary::maximum, Binary::maximum_by_a, a, b);
+}
+Tensor minimum(const Tensor& a, const Tensor& b) {
+  return extreme("minimum", Binary::minimum, Binary::minimum_by_a, a, b);
 }
 
 Tensor pow(const Tensor& base, const Tensor& exponent) {

@@ -21,6 +21,8 @@ Tensor div(double a, const Tensor& b);
 
 /// The larger; NaN if either is. Where they are equal, each takes half of the gradient.
 Tensor maximum(const Tensor& a, const Tensor& b);
+/// The smaller, likewise.
+Tensor minimum(const Tensor& a, const Tensor& b);
 
 /// a to the power b; integers give f32. Autocast: f32. The gradient by b is 0 where a is 0 and b >=
 /// 0.

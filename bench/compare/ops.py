@@ -22,9 +22,11 @@ FORMATS = ("contiguous", "channels_last")
 
 # name: (shapes of its operands at each size, their range, has a gradient, in both formats)
 CASES = {
-    **{name: (FLAT, ANY, True, False) for name in "neg abs exp relu sigmoid tanh gelu silu clamp".split()},
+    **{name: (FLAT, ANY, True, False) for name in "neg abs exp relu sigmoid tanh gelu silu clamp relu6 hardswish hardsigmoid leaky_relu".split()},
     **{name: (FLAT, POSITIVE, True, False) for name in "log sqrt pow_2 pow_3 pow_-0.5 pow_1.7 div_by".split()},
-    **{name: (PAIR, ANY, True, False) for name in "add sub mul maximum mse_loss".split()},
+    **{name: (PAIR, ANY, True, False) for name in "add sub mul maximum minimum mse_loss".split()},
+    **{name: (PAIR, ANY, False, False) for name in "eq lt".split()},
+    "where": ([[s[0]] * 3 for s in FLAT], ANY, True, False),
     **{name: (PAIR, POSITIVE, True, False) for name in "div pow".split()},
     **{name: (FLAT, ANY, True, False) for name in "add_number mul_number sum dropout clone".split()},
     "add_row": (([(8, 128), (128,)], [(100, 1000), (1000,)], [(4096, 1024), (1024,)]), ANY, True, False),
@@ -118,9 +120,11 @@ def pytorch_ops(torch):
     def with_targets(loss):
         return lambda x: (lambda t: lambda: loss(x, t))(indices(*x.shape))
 
-    plain = {name: getattr(torch, name) for name in "neg abs exp log sqrt relu sigmoid tanh maximum pow matmul".split()}
+    plain = {name: getattr(torch, name) for name in "neg abs exp log sqrt relu sigmoid tanh maximum minimum eq lt pow matmul".split()}
     plain |= {name: getattr(torch, name) for name in "add sub mul div sum clone".split()}
     plain |= {
+        **{name: getattr(f, name) for name in "relu6 hardswish hardsigmoid leaky_relu".split()},
+        "where": lambda p, a, b: torch.where(p > 0, a, b),
         **{"gelu": f.gelu, "silu": f.silu, "dropout": f.dropout, "mse_loss": f.mse_loss, "linear": f.linear},
         "clamp": lambda x: torch.clamp(x, -0.5, 0.5),
         **{"add_number": lambda x: x + 1.5, "mul_number": lambda x: x * 1.5, "div_by": lambda x: 1.5 / x},

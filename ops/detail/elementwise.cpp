@@ -1,6 +1,7 @@
 #include "quern/ops/detail/elementwise.h"
 
 #include <algorithm>
+#include <initializer_list>
 #include <utility>
 
 #include "quern/ops/binary.h"
@@ -24,7 +25,8 @@ bool takes_integers(Unary f) {
   return f == Unary::neg || f == Unary::abs || f == Unary::relu || f == Unary::clamp;
 }
 bool takes_integers(Binary f) {
-  return f == Binary::add || f == Binary::sub || f == Binary::mul || f == Binary::maximum;
+  return f == Binary::add || f == Binary::sub || f == Binary::mul || f == Binary::maximum ||
+         f == Binary::minimum;
 }
 
 /// What f computes in, given operands of this dtype.
@@ -76,10 +78,11 @@ const void* scalar_at(const Tensor& t, int64_t offset, float& widened) {
   return &widened;
 }
 
-/// Runs the kernel over the nest, whose innermost loop it can take: cells are parts of long runs,
-/// or groups of short ones.
-void run_nest(const BinaryKernel& kernel, const CachedVector<Loop>& nest, const Tensor& y,
-              const Tensor& a, const Tensor& b, double p, double q) {
+/// run(n, a, b, y, mode) over the nest, whose innermost loop a kernel can take: cells are parts of
+/// long runs, or groups of short ones.
+template <class RunKernel>
+void run_nest(const CachedVector<Loop>& nest, const Tensor& y, const Tensor& a, const Tensor& b,
+              RunKernel run_kernel) {
   const Loop run = nest.back();
   const Run mode = run.a == 0   ? Run::scalar_dense
                    : run.b == 0 ? Run::dense_scalar
@@ -87,9 +90,8 @@ void run_nest(const BinaryKernel& kernel, const CachedVector<Loop>& nest, const 
   const int64_t runs = y.numel() / run.size;
   const int64_t cell = grain(y.numel());
   const int64_t parts = ceil_div(run.size, cell), group = std::max<int64_t>(1, cell / run.size);
-  const int64_t item = itemsize(y.dtype());
   auto* const out = static_cast<std::byte*>(y.out_ptr());
-  const auto at = [item](const Tensor& t, int64_t offset) {
+  const auto at = [item = itemsize(a.dtype())](const Tensor& t, int64_t offset) {
     return static_cast<const std::byte*>(t.data_ptr()) + offset * item;
   };
 
@@ -104,20 +106,16 @@ void run_nest(const BinaryKernel& kernel, const CachedVector<Loop>& nest, const 
         y_at += k * loop->y, a_at += k * loop->a, b_at += k * loop->b;
       }
       float widened;
-      kernel.run(n, run.a == 0 ? scalar_at(a, a_at, widened) : at(a, a_at),
-                 run.b == 0 ? scalar_at(b, b_at, widened) : at(b, b_at), out + y_at * item, mode, p,
-                 q);
+      run_kernel(n, run.a == 0 ? scalar_at(a, a_at, widened) : at(a, a_at),
+                 run.b == 0 ? scalar_at(b, b_at, widened) : at(b, b_at),
+                 out + y_at * itemsize(y.dtype()), mode);
     }
   });
 }
 
-/// y = f(a, b) for a dense y and operands that broadcast to it, all of one dtype.
-void binary_into(std::string_view op, Binary f, const Tensor& y, Tensor a, Tensor b, double p,
-                 double q) {
-  if (y.numel() == 0) return;
-  VerboseOp line(op);
-  const BinaryKernel& kernel = select_binary(op, f, y.dtype());
-  report(line, kernel.name, y);
+/// run(n, a, b, y, mode) for a dense y and operands, of one dtype, that broadcast to it.
+template <class RunKernel>
+void broadcast(const Tensor& y, Tensor a, Tensor b, RunKernel run_kernel) {
   a = expand(a, y.shape());
   b = expand(b, y.shape());
   auto nest = loop_nest(y, a, b);
@@ -129,7 +127,26 @@ void binary_into(std::string_view op, Binary f, const Tensor& y, Tensor a, Tenso
     b = contiguous(b, y.format());
     nest = loop_nest(y, a, b);
   }
-  run_nest(kernel, nest, y, a, b, p, q);
+  run_nest(nest, y, a, b, run_kernel);
+}
+
+/// y = f(a, b) for a dense y and operands that broadcast to it, all of one dtype.
+void binary_into(std::string_view op, Binary f, const Tensor& y, const Tensor& a, const Tensor& b,
+                 double p, double q) {
+  if (y.numel() == 0) return;
+  VerboseOp line(op);
+  const BinaryKernel& kernel = select_binary(op, f, y.dtype());
+  report(line, kernel.name, y);
+  broadcast(y, a, b, [&](int64_t n, const void* from, const void* other, void* to, Run mode) {
+    kernel.run(n, from, other, to, mode, p, q);
+  });
+}
+
+/// The format of a result of this shape: that of the first operand that has it.
+MemoryFormat format_of(const Shape& shape, std::initializer_list<Tensor> operands) {
+  for (const Tensor& t : operands)
+    if (t.shape() == shape) return t.format();
+  return MemoryFormat::contiguous;
 }
 
 Tensor with_number(std::string_view op, Binary f, const Tensor& t, double number, Run mode) {
@@ -176,10 +193,7 @@ Tensor binary(std::string_view op, Binary f, const Tensor& a, const Tensor& b, d
   const Shape shape = broadcast_shapes(op, a.shape(), b.shape());
   const DType dtype = compute_dtype(f, promote(a.dtype(), b.dtype()));
   check(dtype != DType::boolean, op, "dtype: expected a numeric dtype, got bool");
-  const MemoryFormat format = a.shape() == shape   ? a.format()
-                              : b.shape() == shape ? b.format()
-                                                   : MemoryFormat::contiguous;
-  const Tensor y = empty(shape, dtype, format);
+  const Tensor y = empty(shape, dtype, format_of(shape, {a, b}));
   binary_into(op, f, y, to(a, dtype), to(b, dtype), p, q);
   return y;
 }
@@ -190,6 +204,55 @@ Tensor binary(std::string_view op, Binary f, const Tensor& a, double b) {
 
 Tensor binary(std::string_view op, Binary f, double a, const Tensor& b) {
   return with_number(op, f, b, a, Run::scalar_dense);
+}
+
+Tensor compare(std::string_view op, Comparison f, const Tensor& a, const Tensor& b) {
+  check_defined(op, "a", a);
+  check_defined(op, "b", b);
+  const Shape shape = broadcast_shapes(op, a.shape(), b.shape());
+  const DType dtype = promote(a.dtype(), b.dtype());
+  VerboseOp line(op);
+  const ComparisonKernel& kernel = select_comparison(op, f, dtype);
+  const Tensor y = empty(shape, DType::boolean, format_of(shape, {a, b}));
+  report(line, kernel.name, y);
+  if (y.numel() > 0)
+    broadcast(y, to(a, dtype), to(b, dtype),
+              [&](int64_t n, const void* from, const void* other, void* out, Run mode) {
+                kernel.run(n, from, other, static_cast<bool*>(out), mode);
+              });
+  return y;
+}
+
+Tensor where(std::string_view op, const Tensor& condition, const Tensor& a, const Tensor& b) {
+  check(condition.defined() && condition.dtype() == DType::boolean, op,
+        "condition: expected a bool tensor, got {}", condition);
+  check_defined(op, "a", a);
+  check_defined(op, "b", b);
+  const Shape shape =
+      broadcast_shapes(op, condition.shape(), broadcast_shapes(op, a.shape(), b.shape()));
+  const DType dtype = promote(a.dtype(), b.dtype());
+  VerboseOp line(op);
+  const int64_t item = itemsize(dtype);
+  const ChoiceKernel& kernel = select_choice(op, item);
+  const MemoryFormat format = format_of(shape, {a, b, condition});
+  const Tensor y = empty(shape, dtype, format);
+  report(line, kernel.name, y);
+  if (y.numel() == 0) return y;
+  const bool same_a = a.numel() == 1, same_b = b.numel() == 1 && !same_a;
+  const auto dense = [&](const Tensor& t, bool same) {
+    return contiguous(same ? t : expand(t, shape), same ? t.format() : format);
+  };
+  const Tensor chosen = dense(condition, false), x = dense(to(a, dtype), same_a),
+               z = dense(to(b, dtype), same_b);
+  const Run mode = same_a ? Run::scalar_dense : same_b ? Run::dense_scalar : Run::dense_dense;
+  parallel_chunks(y.numel(), grain(y.numel()), [&](int64_t begin, int64_t end) {
+    const auto at = [&](const Tensor& t, bool same) {
+      return static_cast<const std::byte*>(t.data_ptr()) + (same ? 0 : begin * item);
+    };
+    kernel.run(end - begin, chosen.data<bool>() + begin, at(x, same_a), at(z, same_b),
+               static_cast<std::byte*>(y.out_ptr()) + begin * item, mode);
+  });
+  return y;
 }
 
 void add_(const Tensor& dst, const Tensor& src, double alpha) {

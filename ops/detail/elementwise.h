@@ -22,4 +22,9 @@ Tensor binary(std::string_view op, kernels::Binary f, const Tensor& a, const Ten
 Tensor binary(std::string_view op, kernels::Binary f, const Tensor& a, double b);
 Tensor binary(std::string_view op, kernels::Binary f, double a, const Tensor& b);
 
+/// a op b, broadcast and promoted, as bool.
+Tensor compare(std::string_view op, kernels::Comparison f, const Tensor& a, const Tensor& b);
+/// a where the condition holds, else b; broadcast, promoted.
+Tensor where(std::string_view op, const Tensor& condition, const Tensor& a, const Tensor& b);
+
 }  // namespace quern::raw

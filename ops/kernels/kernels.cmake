@@ -33,7 +33,8 @@ set(QUERN_FAMILIES
   "conv/epilogue tile         TileKernel:conv_tile          avx512_bf16 avx512 avx2 neon_bf16 portable reference"
   "conv/depthwise depthwise   DepthwiseKernel:depthwise     avx512_bf16 avx512 avx2 neon_bf16 portable reference"
   "conv/winograd winograd     WinogradKernel:winograd       avx512 avx2 portable reference"
-  "elementwise   elementwise  UnaryKernel:unary BinaryKernel:binary  avx512 avx2 portable reference"
+  "elementwise   elementwise  UnaryKernel:unary BinaryKernel:binary ComparisonKernel:comparison ChoiceKernel:choice
+                 avx512 avx2 portable reference"
   "norm          batch_norm   BatchNormKernel:batch_norm    avx512 avx2 portable reference"
   "norm          join         JoinKernel:join               avx512 avx2 portable reference"
   "norm          layer_norm   LayerNormKernel:layer_norm    avx512 avx2 portable reference"

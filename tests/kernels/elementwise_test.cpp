@@ -22,11 +22,14 @@ struct Parameters {
 };
 Parameters parameters(Unary op) {
   return op == Unary::clamp        ? Parameters{-0.5, 0.75}
+         : op == Unary::leaky_relu ? Parameters{0.125, 0}
          : op == Unary::half_power ? Parameters{-1.5, 0}
                                    : Parameters{};
 }
 Parameters parameters(Binary op) {
   return op == Binary::clamp_backward_x        ? Parameters{-0.5, 0.75}
+         : op == Binary::hardtanh_backward_y   ? Parameters{-0.5, 0.75}
+         : op == Binary::leaky_relu_backward_x ? Parameters{0.125, 0}
          : op == Binary::add_scaled            ? Parameters{-0.375, 0}
          : op == Binary::half_power_backward_x ? Parameters{2.5, 0}
                                                : Parameters{};
@@ -39,7 +42,10 @@ double bound(Unary op, double x, double y) {
     case Unary::neg:
     case Unary::abs:
     case Unary::relu:
-    case Unary::clamp: return 0;
+    case Unary::clamp:
+    case Unary::leaky_relu: return 0;  // of slope 1/8
+    case Unary::hardsigmoid: return 2 * std::abs(y);
+    case Unary::hardswish: return 3 * std::abs(y);
     case Unary::sqrt: return std::abs(y);
     case Unary::exp:
     case Unary::log:
@@ -58,6 +64,10 @@ double bound(Unary op, double x, double y) {
 double bound(Binary op, double a, double b, double y) {
   switch (op) {
     case Binary::maximum:
+    case Binary::minimum:
+    case Binary::minimum_by_a:
+    case Binary::hardtanh_backward_y:
+    case Binary::leaky_relu_backward_x:  // of slope 1/8
     case Binary::abs_backward_x:
     case Binary::relu_backward_y:
     case Binary::clamp_backward_x:
@@ -66,7 +76,10 @@ double bound(Binary op, double a, double b, double y) {
     case Binary::sub:
     case Binary::mul:
     case Binary::div:
+    case Binary::hardsigmoid_backward_x:
     case Binary::sqrt_backward_y: return std::abs(y);
+    // The slope: a third of |x| < 3, off by 2, and the sum, below 1.5.
+    case Binary::hardswish_backward_x: return 3.5 * std::abs(a) + std::abs(y);
     case Binary::add_scaled: return 0.375 * std::abs(b) + std::abs(y);  // without an fma
     case Binary::pow: return 2 * std::abs(y);
     case Binary::sigmoid_backward_y: return 3 * std::abs(y);
@@ -282,6 +295,68 @@ TEST_CASE("special values") {
   });
 }
 
+TEST_CASE("comparisons are exact, whatever the length, the scalar operand and NaN") {
+  each_runnable(table<ComparisonKernel>(), [](const ComparisonKernel& kernel) {
+    CAPTURE(std::string(kernel.name));
+    const bool floating = is_floating(kernel.dtype);
+    const double extra = floating ? kNaN : 7;
+    std::vector<double> values;  // with many equals
+    for (int i = 0; i < 3 * 64 + 5; ++i) values.push_back(i % 11 == 3 ? extra : i * 7 % 5);
+    const auto holds = [&](double a, double b) {
+      switch (kernel.op) {
+        case Comparison::eq: return a == b;
+        case Comparison::ne: return a != b;
+        case Comparison::lt: return a < b;
+        case Comparison::le: return a <= b;
+        case Comparison::gt: return a > b;
+        case Comparison::ge: break;
+      }
+      return a >= b;
+    };
+    for (const Run mode : {Run::dense_dense, Run::scalar_dense, Run::dense_scalar})
+      for (const size_t n : {size_t{0}, size_t{1}, size_t{17}, values.size()}) {
+        std::vector<double> a(values.begin(), values.begin() + static_cast<int64_t>(n));
+        std::vector<double> b(a.rbegin(), a.rend());
+        const DType scalar = floating && kernel.dtype != DType::f64 ? DType::f32 : kernel.dtype;
+        Buffer first(mode == Run::scalar_dense ? scalar : kernel.dtype,
+                     mode == Run::scalar_dense ? std::vector<double>{2} : a);
+        Buffer second(mode == Run::dense_scalar ? scalar : kernel.dtype,
+                      mode == Run::dense_scalar ? std::vector<double>{2} : b);
+        Buffer out(DType::boolean, static_cast<int64_t>(n));
+        kernel.run(static_cast<int64_t>(n), first.data(), second.data(),
+                   static_cast<bool*>(out.data()), mode);
+        REQUIRE(out.guarded());
+        for (size_t i = 0; i < n; ++i)
+          REQUIRE_EQ(
+              out[static_cast<int64_t>(i)] != 0,
+              holds(mode == Run::scalar_dense ? 2 : a[i], mode == Run::dense_scalar ? 2 : b[i]));
+      }
+  });
+}
+
+TEST_CASE("where keeps the bits of what it chooses") {
+  each_runnable(table<ChoiceKernel>(), [](const ChoiceKernel& kernel) {
+    CAPTURE(std::string(kernel.name));
+    constexpr int64_t n = 3 * 64 + 5;
+    Buffer condition(DType::boolean, n), a(DType::u8, n * kernel.item),
+        b(DType::u8, n * kernel.item), out(DType::u8, n * kernel.item);
+    for (int64_t i = 0; i < n; ++i) condition.set(i, i % 3 == 1);
+    for (int64_t i = 0; i < n * kernel.item; ++i)
+      a.set(i, static_cast<double>(i % 251)), b.set(i, static_cast<double>(255 - i % 241));
+    for (const Run mode : {Run::dense_dense, Run::scalar_dense, Run::dense_scalar}) {
+      kernel.run(n, static_cast<const bool*>(condition.data()), a.data(), b.data(), out.data(),
+                 mode);
+      REQUIRE(out.guarded());
+      for (int64_t i = 0; i < n * kernel.item; ++i) {
+        const int64_t element = i / kernel.item, byte = i % kernel.item;
+        const double expected = element % 3 == 1 ? a[mode == Run::scalar_dense ? byte : i]
+                                                 : b[mode == Run::dense_scalar ? byte : i];
+        REQUIRE_EQ(out[i], expected);
+      }
+    }
+  });
+}
+
 TEST_CASE("integers wrap nowhere in range and are exact beyond a double's 53 bits") {
   const int64_t big = (int64_t{1} << 53) + 1;
   const std::vector<int64_t> a{big, -5, 0}, b{2, 7, -1};
@@ -295,6 +370,7 @@ TEST_CASE("integers wrap nowhere in range and are exact beyond a double's 53 bit
   CHECK_EQ(run(Binary::sub), std::vector<int64_t>{big - 2, -12, 1});
   CHECK_EQ(run(Binary::mul), std::vector<int64_t>{2 * big, -35, 0});
   CHECK_EQ(run(Binary::maximum), std::vector<int64_t>{big, 7, 0});
+  CHECK_EQ(run(Binary::minimum), std::vector<int64_t>{2, -5, -1});
   const auto clamp = [&](double low, double high) {
     select_unary("test", Unary::clamp, DType::i64).run(3, a.data(), y.data(), low, high);
     return y;

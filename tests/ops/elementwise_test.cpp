@@ -142,25 +142,32 @@ TEST_CASE("each op's gradient, broadcast, in both formats") {
     check(sub, x, channel), check(sub, last, x);
     check(mul, x, channel), check(mul, last, x);
     check(div, x, last), check(div, channel, positive);
-    check(maximum, x, channel);
+    check(maximum, x, channel), check(minimum, channel, x);
     check(pow, positive, channel), check(pow, last, x);
   }
 }
 
 TEST_CASE("gradients of functions of one tensor") {
   const Tensor x = leaf({3, 7}, 5, {}, -3, 3), positive = leaf({3, 7}, 6, {}, 0.3, 3);
-  for (Tensor (*f)(const Tensor&) :
-       {neg, quern::abs, quern::exp, relu, sigmoid, quern::tanh, gelu, silu})
+  for (Tensor (*f)(const Tensor&) : {neg, quern::abs, quern::exp, relu, sigmoid, quern::tanh, gelu,
+                                     silu, hardsigmoid, hardswish})
     check_gradients([f](const Tensors& t) { return f(t[0]); }, {x});
   for (Tensor (*f)(const Tensor&) : {quern::log, quern::sqrt})
     check_gradients([f](const Tensors& t) { return f(t[0]); }, {positive});
   const std::vector<std::function<Tensor(const Tensor&)>> with_numbers{
-      [](const Tensor& t) { return t + 2; },           [](const Tensor& t) { return 2 - t; },
-      [](const Tensor& t) { return t - 2; },           [](const Tensor& t) { return t * 3; },
-      [](const Tensor& t) { return t / 3; },           [](const Tensor& t) { return 3 / t; },
-      [](const Tensor& t) { return pow(t, 2); },       [](const Tensor& t) { return pow(t, 2.5); },
-      [](const Tensor& t) { return pow(t, -1); },      [](const Tensor& t) { return pow(t, 0); },
-      [](const Tensor& t) { return clamp(t, 0.5, 2); }};
+      [](const Tensor& t) { return t + 2; },
+      [](const Tensor& t) { return 2 - t; },
+      [](const Tensor& t) { return t - 2; },
+      [](const Tensor& t) { return t * 3; },
+      [](const Tensor& t) { return t / 3; },
+      [](const Tensor& t) { return 3 / t; },
+      [](const Tensor& t) { return pow(t, 2); },
+      [](const Tensor& t) { return pow(t, 2.5); },
+      [](const Tensor& t) { return pow(t, -1); },
+      [](const Tensor& t) { return pow(t, 0); },
+      [](const Tensor& t) { return clamp(t, 0.5, 2); },
+      [](const Tensor& t) { return relu6(t * 4); },
+      [](const Tensor& t) { return leaky_relu(t - 1, 0.2); }};
   for (const auto& f : with_numbers)
     check_gradients([&f](const Tensors& t) { return f(t[0]); }, {positive});
 }
@@ -169,6 +176,14 @@ TEST_CASE("gradients at kinks are PyTorch's") {
   const Tensor x = numbers({-1, 0, 1});
   CHECK_EQ(slopes(relu, x), std::vector<double>{0, 0, 1});
   CHECK_EQ(slopes(quern::abs, x), std::vector<double>{-1, 0, 1});
+  const Tensor bends = numbers({-3, 0, 3, 6});
+  CHECK_EQ(slopes(relu6, bends), std::vector<double>{0, 0, 1, 0});
+  CHECK_EQ(slopes(hardsigmoid, bends), std::vector<double>{0, 1. / 6, 0, 0});
+  CHECK_EQ(slopes(hardswish, bends), std::vector<double>{0, 0.5, 1, 1});
+  CHECK_EQ(slopes([](const Tensor& t) { return leaky_relu(t, 0.25); }, bends),
+           std::vector<double>{0.25, 0.25, 1, 1});
+  CHECK_EQ(slopes([](const Tensor& t) { return minimum(t, full({4}, 3, DType::f64)); }, bends),
+           std::vector<double>{1, 1, 0.5, 0});
   CHECK_EQ(slopes([](const Tensor& t) { return clamp(t, -1, 0.5); }, x),
            std::vector<double>{1, 1, 0});
   CHECK_EQ(slopes(
@@ -191,6 +206,22 @@ TEST_CASE("gradients at kinks are PyTorch's") {
                numbers({0, 2, 2})),
            std::vector<double>{0, 0, 0});
   CHECK_EQ(slopes(quern::sqrt, numbers({0, 1})), std::vector<double>{kInf, 0.5});
+}
+
+TEST_CASE("NaN passes through activations, and its gradient as in PyTorch") {
+  const Tensor nan = numbers({std::nan("")});
+  for (Tensor (*f)(const Tensor&) : {relu, relu6, hardsigmoid, hardswish})
+    CHECK(std::isnan(f(nan).item()));
+  CHECK(std::isnan(leaky_relu(nan).item()));
+  CHECK(std::isnan(minimum(nan, ones({1})).item()));
+  CHECK(std::isnan(minimum(ones({1}), nan).item()));
+  CHECK_EQ(slopes(relu6, nan), std::vector<double>{1});
+  CHECK_EQ(slopes(hardsigmoid, nan), std::vector<double>{0});
+  CHECK_EQ(slopes(hardswish, nan), std::vector<double>{1});
+  CHECK_EQ(slopes([](const Tensor& t) { return leaky_relu(t, 0.25); }, nan),
+           std::vector<double>{0.25});
+  CHECK_EQ(slopes([](const Tensor& t) { return minimum(t, ones({1}, DType::f64)); }, nan),
+           std::vector<double>{1});
 }
 
 TEST_CASE("one tensor as both operands") {
@@ -298,6 +329,8 @@ TEST_CASE("errors") {
   const Tensor truth = zeros({2, 3}, DType::boolean);
   CHECK_THROWS_WITH_AS(truth + truth, "[add] dtype: expected a numeric dtype, got bool", Error);
   CHECK_THROWS_WITH_AS(-truth, "[neg] dtype: expected a numeric dtype, got bool", Error);
+  CHECK_THROWS_WITH_AS(leaky_relu(x, std::nan("")),
+                       "[leaky_relu] slope: expected a number, got nan", Error);
   CHECK_THROWS_WITH_AS(clamp(x, std::nan("")), "[clamp] min, max: expected numbers, got nan, inf",
                        Error);
 }

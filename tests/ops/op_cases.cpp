@@ -7,6 +7,7 @@
 #include "quern/ops/batch_norm.h"
 #include "quern/ops/binary.h"
 #include "quern/ops/cat.h"
+#include "quern/ops/compare.h"
 #include "quern/ops/conv2d.h"
 #include "quern/ops/convert.h"
 #include "quern/ops/dropout.h"
@@ -70,6 +71,14 @@ const std::map<std::string, OpCase> kCases{
     {"mul", {[](auto& in) { return in[0] * in[1]; }}},
     {"div", {[](auto& in) { return in[0] / in[1]; }}},
     {"maximum", {[](auto& in) { return maximum(in[0], in[1]); }}},
+    {"minimum", {[](auto& in) { return minimum(in[0], in[1]); }}},
+    {"eq", {[](auto& in) { return where(eq(in[0], in[1]), in[0], in[2]); }}},
+    {"ne", {[](auto& in) { return where(ne(in[0], in[1]), in[0], in[2]); }}},
+    {"lt", {[](auto& in) { return where(lt(in[0], in[1]), in[0], in[2]); }}},
+    {"le", {[](auto& in) { return where(le(in[0], 0.25), in[0], in[1]); }}},
+    {"gt", {[](auto& in) { return where(gt(in[0], 0.25), in[0], in[1]); }}},
+    {"ge", {[](auto& in) { return where(ge(in[0], in[1]), in[0], in[2]); }}},
+    {"where", {[](auto& in) { return where(gt(in[0], in[1]), in[2], in[3]); }}},
     {"pow", {[](auto& in) { return pow(in[0], 2.5); }}},
     {"neg", {[](auto& in) { return -in[0]; }}},
     {"exp", {[](auto& in) { return exp(in[0]); }}},
@@ -82,6 +91,11 @@ const std::map<std::string, OpCase> kCases{
     {"clamp", {[](auto& in) { return clamp(in[0], -0.5, 0.7); }}},
     {"gelu", {[](auto& in) { return gelu(in[0]); }}},
     {"silu", {[](auto& in) { return silu(in[0]); }}},
+    {"relu6", {[](auto& in) { return relu6(in[0] * 6); }, false, 2}},
+    {"hardsigmoid", {[](auto& in) { return hardsigmoid(in[0] * 3); }, false, 2}},
+    {"hardswish", {[](auto& in) { return hardswish(in[0] * 3); }, false, 2}},
+    {"activate", {[](auto& in) { return activate(in[0], Activation::silu); }}},
+    {"leaky_relu", {[](auto& in) { return leaky_relu(in[0], 0.1); }}},
     {"sum", {[](auto& in) { return sum(in[0], {0, 2}); }}},
     {"mean", {[](auto& in) { return mean(in[0], {1}, true); }}},
     {"max", {[](auto& in) { return max(in[0], 1).values; }}},

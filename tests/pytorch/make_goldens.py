@@ -119,6 +119,17 @@ def op_cases():
     yield "conv_chain_projection", [r(2, 3, 6, 5), r(4, 3, 3, 3), r(4), r(4), r(4, 3, 1, 1), r(4), r(4)], (
         lambda x, w, g, b, w2, g2, b2: F.relu(
             norm(F.conv2d(x, w, stride=2, padding=1), g, b) + norm(F.conv2d(x, w2, stride=2), g2, b2)))
+    yield "minimum", [r(5, 4), r(5, 4)], torch.minimum
+    small = lambda *shape: i(3, *shape).float()
+    for name in ("eq", "ne", "lt", "ge"):
+        yield name, [small(5, 4), small(4), r(5, 4)], lambda a, b, c, f=getattr(torch, name): torch.where(f(a, b), a, c)
+    for name in ("le", "gt"):
+        yield name, [r(5, 4), r(5, 4)], lambda a, b, f=getattr(torch, name): torch.where(f(a, 0.25), a, b)
+    yield "where", [r(5, 4), r(4), r(3, 5, 4), r(5, 1)], lambda p, q, a, b: torch.where(p > q, a, b)
+    for name, scale in (("relu6", 6), ("hardsigmoid", 3), ("hardswish", 3)):
+        yield name, [r(4, 9)], lambda x, f=getattr(F, name), scale=scale: f(x * scale)
+    yield "activate", [r(4, 9)], F.silu
+    yield "leaky_relu", [r(4, 9)], lambda x: F.leaky_relu(x, 0.1)
 
 
 def make_ops():
@@ -130,7 +141,7 @@ def make_ops():
         out.backward(dout.double())
         tensors |= {f"{name}.in{i}": x for i, x in enumerate(inputs)}
         tensors |= {f"{name}.out": out.detach().float(), f"{name}.dout": dout}
-        tensors |= {f"{name}.grad{i}": x.grad.float() for i, x in enumerate(exact) if x.requires_grad}
+        tensors |= {f"{name}.grad{i}": x.grad.float() for i, x in enumerate(exact) if x.grad is not None}
     save_safetensors(GOLDENS / "ops.safetensors", tensors)
 
 

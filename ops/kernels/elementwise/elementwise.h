@@ -22,5 +22,13 @@ inline const UnaryKernel& select_unary(std::string_view caller, Unary op, DType 
 inline const BinaryKernel& select_binary(std::string_view caller, Binary op, DType dtype) {
   return select_elementwise<BinaryKernel>(caller, op, dtype);
 }
+inline const ComparisonKernel& select_comparison(std::string_view caller, Comparison op,
+                                                 DType dtype) {
+  return select_elementwise<ComparisonKernel>(caller, op, dtype);
+}
+inline const ChoiceKernel& select_choice(std::string_view caller, int64_t item) {
+  return *select<ChoiceKernel>(caller,
+                               [=](const ChoiceKernel& kernel) { return kernel.item == item; });
+}
 
 }  // namespace quern::kernels

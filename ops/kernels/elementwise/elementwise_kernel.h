@@ -22,6 +22,11 @@ enum class Binary : uint8_t {
 #include "quern/ops/kernels/elementwise/ops.inc"
 };
 
+enum class Comparison : uint8_t {
+#define QUERN_COMPARISON(op) op,
+#include "quern/ops/kernels/elementwise/ops.inc"
+};
+
 /// Which operand of a binary run is one value for all: a pointer to a value of the type computed in
 /// (a float for bf16), so that a number need not be rounded to the elements' dtype.
 enum class Run : uint8_t { dense_dense, scalar_dense, dense_scalar };
@@ -40,6 +45,23 @@ struct BinaryKernel {
   Binary op;
   DType dtype;
   void (*run)(int64_t n, const void* a, const void* b, void* y, Run mode, double p, double q);
+};
+
+/// y[i] = a[i] op b[i], of operands as BinaryKernel's. NaN is unequal to all.
+struct ComparisonKernel {
+  const char* name;
+  Isa isa;
+  Comparison op;
+  DType dtype;  // of a and b
+  void (*run)(int64_t n, const void* a, const void* b, bool* y, Run mode);
+};
+
+/// y[i] = condition[i] ? a[i] : b[i], of elements of `item` bytes; a scalar operand is one, too.
+struct ChoiceKernel {
+  const char* name;  // where_<bits>_<isa>
+  Isa isa;
+  int64_t item;
+  void (*run)(int64_t n, const bool* condition, const void* a, const void* b, void* y, Run mode);
 };
 
 }  // namespace quern::kernels

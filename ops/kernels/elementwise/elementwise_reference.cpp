@@ -50,6 +50,10 @@ double sigmoid(double x, double, double) { return 1 / (1 + std::exp(-x)); }
 double normal_cdf(double x) { return 0.5 * std::erfc(x * -0.70710678118654752); }
 double gelu(double x, double, double) { return x * normal_cdf(x); }
 double silu(double x, double, double) { return x / (1 + std::exp(-x)); }
+/// 0 below -3, 1 from 3 on
+double hardsigmoid(double x, double, double) { return clamp<double>(x + 3, 0, 6) / 6; }
+double hardswish(double x, double, double) { return x * (clamp<double>(x + 3, 0, 6) / 6); }
+double leaky_relu(double x, double p, double) { return x > 0 ? x : x * p; }
 double half_power(double x, double p, double) { return std::pow(x, p); }
 
 template <class X>
@@ -68,6 +72,10 @@ template <class X>
 X maximum(X a, X b, X, X) {
   return a > b || a != a ? a : b;
 }
+template <class X>
+X minimum(X a, X b, X, X) {
+  return a < b || a != a ? a : b;
+}
 double div(double a, double b, double, double) { return a / b; }
 double pow(double a, double b, double, double) { return std::pow(a, b); }
 double add_scaled(double a, double b, double p, double) { return std::fma(p, b, a); }
@@ -77,6 +85,16 @@ double relu_backward_y(double dy, double y, double, double) { return y <= 0 ? 0 
 double clamp_backward_x(double dy, double x, double low, double high) {
   return x >= low && x <= high ? dy : 0;
 }
+double hardtanh_backward_y(double dy, double y, double low, double high) {
+  return y <= low || y >= high ? 0 : dy;
+}
+double hardsigmoid_backward_x(double dy, double x, double, double) {
+  return x > -3 && x < 3 ? dy / 6 : 0;
+}
+double hardswish_backward_x(double dy, double x, double, double) {
+  return x <= -3 ? 0 : x < 3 ? dy * (x / 3 + 0.5) : dy;
+}
+double leaky_relu_backward_x(double dy, double x, double p, double) { return x > 0 ? dy : dy * p; }
 double sqrt_backward_y(double dy, double y, double, double) { return 0.5 * dy / y; }
 double tanh_backward_y(double dy, double y, double, double) { return dy * ((1 - y) * (1 + y)); }
 double sigmoid_backward_y(double dy, double y, double, double) { return dy * (y * (1 - y)); }
@@ -92,10 +110,24 @@ double half_power_backward_x(double dy, double x, double p, double) {
 }
 
 double maximum_by_a(double a, double b, double, double) { return a < b ? 0 : a == b ? 0.5 : 1; }
+double minimum_by_a(double a, double b, double, double) { return a > b ? 0 : a == b ? 0.5 : 1; }
 double pow_by_a(double a, double b, double, double) { return b == 0 ? 0 : b * std::pow(a, b - 1); }
 double pow_by_b(double a, double b, double, double) {
   return a == 0 && b >= 0 ? 0 : std::pow(a, b) * std::log(a);
 }
+
+// X is a type of elements widened.
+#define QUERN_COMPARED(op, sign) \
+  template <class X>             \
+  bool op(X a, X b) {            \
+    return a sign b;             \
+  }
+QUERN_COMPARED(eq, ==)
+QUERN_COMPARED(ne, !=)
+QUERN_COMPARED(lt, <)
+QUERN_COMPARED(le, <=)
+QUERN_COMPARED(gt, >)
+QUERN_COMPARED(ge, >=)
 
 template <class T>
 Compute<T> bound(double p) {
@@ -115,20 +147,35 @@ void unary(int64_t n, const void* x_, void* y_, double p_, double q_) {
   for (int64_t i = 0; i < n; ++i) y[i] = static_cast<T>(f(static_cast<Compute<T>>(x[i]), p, q));
 }
 
+/// Element i of an operand, which may be one value for all.
+template <class T>
+Compute<T> operand(const void* p, bool scalar, int64_t i) {
+  return scalar ? static_cast<Compute<T>>(*static_cast<const ScalarOperand<T>*>(p))
+                : static_cast<Compute<T>>(static_cast<const T*>(p)[i]);
+}
+
 template <class T, auto f>
-void binary(int64_t n, const void* a_, const void* b_, void* y_, Run mode, double p_, double q_) {
-  using X = Compute<T>;
-  const auto a_at = [&, scalar = mode == Run::scalar_dense](int64_t i) {
-    return scalar ? static_cast<X>(*static_cast<const ScalarOperand<T>*>(a_))
-                  : static_cast<X>(static_cast<const T*>(a_)[i]);
-  };
-  const auto b_at = [&, scalar = mode == Run::dense_scalar](int64_t i) {
-    return scalar ? static_cast<X>(*static_cast<const ScalarOperand<T>*>(b_))
-                  : static_cast<X>(static_cast<const T*>(b_)[i]);
-  };
+void binary(int64_t n, const void* a, const void* b, void* y_, Run mode, double p_, double q_) {
   T* y = static_cast<T*>(y_);
-  const X p = bound<T>(p_), q = bound<T>(q_);
-  for (int64_t i = 0; i < n; ++i) y[i] = static_cast<T>(f(a_at(i), b_at(i), p, q));
+  const Compute<T> p = bound<T>(p_), q = bound<T>(q_);
+  for (int64_t i = 0; i < n; ++i)
+    y[i] = static_cast<T>(f(operand<T>(a, mode == Run::scalar_dense, i),
+                            operand<T>(b, mode == Run::dense_scalar, i), p, q));
+}
+
+template <class T, auto f>
+void comparison(int64_t n, const void* a, const void* b, bool* y, Run mode) {
+  for (int64_t i = 0; i < n; ++i)
+    y[i] =
+        f(operand<T>(a, mode == Run::scalar_dense, i), operand<T>(b, mode == Run::dense_scalar, i));
+}
+
+template <class Word>
+void choice(int64_t n, const bool* condition, const void* a, const void* b, void* y, Run mode) {
+  for (int64_t i = 0; i < n; ++i)
+    static_cast<Word*>(y)[i] = condition[i]
+                                   ? static_cast<const Word*>(a)[mode == Run::scalar_dense ? 0 : i]
+                                   : static_cast<const Word*>(b)[mode == Run::dense_scalar ? 0 : i];
 }
 
 #define QUERN_RECORD(kind, Kind, op, T, dtype, f) \
@@ -154,9 +201,30 @@ constexpr BinaryKernel kBinary[] = {
 #include "quern/ops/kernels/elementwise/ops.inc"
 };
 
+#define QUERN_COMPARISON_RECORD(op, T, dtype) \
+  {QUERN_NAMED(#op "_" #dtype), kIsa, Comparison::op, DType::dtype, comparison<T, op<Compute<T>>>},
+constexpr ComparisonKernel kComparisons[] = {
+#define QUERN_COMPARISON(op)                  \
+  QUERN_COMPARISON_RECORD(op, float, f32)     \
+  QUERN_COMPARISON_RECORD(op, bfloat16, bf16) \
+  QUERN_COMPARISON_RECORD(op, double, f64)    \
+  QUERN_COMPARISON_RECORD(op, int64_t, i64)   \
+  QUERN_COMPARISON_RECORD(op, int32_t, i32)   \
+  QUERN_COMPARISON_RECORD(op, uint8_t, u8)
+#include "quern/ops/kernels/elementwise/ops.inc"
+};
+constexpr ChoiceKernel kChoices[] = {
+    {QUERN_NAMED("where_8"), kIsa, 1, choice<uint8_t>},
+    {QUERN_NAMED("where_16"), kIsa, 2, choice<uint16_t>},
+    {QUERN_NAMED("where_32"), kIsa, 4, choice<uint32_t>},
+    {QUERN_NAMED("where_64"), kIsa, 8, choice<uint64_t>},
+};
+
 }  // namespace
 
 QUERN_KERNELS(UnaryKernel, unary, kUnary)
 QUERN_KERNELS(BinaryKernel, binary, kBinary)
+QUERN_KERNELS(ComparisonKernel, comparison, kComparisons)
+QUERN_KERNELS(ChoiceKernel, choice, kChoices)
 
 }  // namespace quern::kernels

@@ -32,6 +32,11 @@ struct Formula {
   }
   static F gelu(F x, F, F) { return x * Math::normal(x).below; }
   static F silu(F x, F, F) { return quotient(x, F(1.0f) + Math::exp(-x)); }
+  static F hardsigmoid(F x, F, F) {
+    return quotient(clamp(x + F(3.0f), F(0.0f), F(6.0f)), F(6.0f));
+  }
+  static F hardswish(F x, F p, F q) { return x * hardsigmoid(x, p, q); }
+  static F leaky_relu(F x, F p, F) { return xsimd::select(x > F(0.0f), x, x * p); }
   static F half_power(F x, F p, F) {
     const int twice = static_cast<int>(2 * p.get(0)), size = twice < 0 ? -twice : twice;
     F y(1.0f);
@@ -55,6 +60,7 @@ struct Formula {
   static F pow(F a, F b, F, F) { return Math::pow(a, b); }
   static F add_scaled(F a, F b, F p, F) { return fused(p, b, a); }
   static F maximum(F a, F b, F, F) { return xsimd::select((a > b) | xsimd::isnan(a), a, b); }
+  static F minimum(F a, F b, F, F) { return xsimd::select((a < b) | xsimd::isnan(a), a, b); }
 
   static F abs_backward_x(F dy, F x, F, F) {
     return zero_where(x == F(0.0f), xsimd::select(x < F(0.0f), dy ^ F(-0.0f), dy));
@@ -62,6 +68,19 @@ struct Formula {
   static F relu_backward_y(F dy, F y, F, F) { return zero_where(y <= F(0.0f), dy); }
   static F clamp_backward_x(F dy, F x, F low, F high) {
     return xsimd::select((x >= low) & (x <= high), dy, F(0.0f));
+  }
+  static F hardtanh_backward_y(F dy, F y, F low, F high) {
+    return zero_where((y <= low) | (y >= high), dy);
+  }
+  static F hardsigmoid_backward_x(F dy, F x, F, F) {
+    return xsimd::select((x > F(-3.0f)) & (x < F(3.0f)), quotient(dy, F(6.0f)), F(0.0f));
+  }
+  static F hardswish_backward_x(F dy, F x, F, F) {
+    const F slope = fused(x, F(1.0f / 3), F(0.5f));
+    return zero_where(x <= F(-3.0f), xsimd::select(x < F(3.0f), dy * slope, dy));
+  }
+  static F leaky_relu_backward_x(F dy, F x, F p, F) {
+    return xsimd::select(x > F(0.0f), dy, dy * p);
   }
   static F sqrt_backward_y(F dy, F y, F, F) { return quotient(F(0.5f) * dy, y); }
   static F tanh_backward_y(F dy, F y, F, F) { return dy * ((F(1.0f) - y) * (F(1.0f) + y)); }
@@ -80,6 +99,9 @@ struct Formula {
 
   static F maximum_by_a(F a, F b, F, F) {
     return zero_where(a < b, xsimd::select(a == b, F(0.5f), F(1.0f)));
+  }
+  static F minimum_by_a(F a, F b, F, F) {
+    return zero_where(a > b, xsimd::select(a == b, F(0.5f), F(1.0f)));
   }
   static F pow_by_a(F a, F b, F, F) {
     return zero_where(b == F(0.0f), b * Math::pow(a, b - F(1.0f)));
@@ -121,6 +143,56 @@ void binary(int64_t n, const void* a_, const void* b_, void* y_, Run mode, doubl
   }
 }
 
+// Of bytes, which xsimd has no vectors of widened elements for: loops that compilers make vectors
+// of.
+struct Compared {
+  static bool eq(float a, float b) { return a == b; }
+  static bool ne(float a, float b) { return a != b; }
+  static bool lt(float a, float b) { return a < b; }
+  static bool le(float a, float b) { return a <= b; }
+  static bool gt(float a, float b) { return a > b; }
+  static bool ge(float a, float b) { return a >= b; }
+};
+
+template <class T>
+float widened_at(const T* p, int64_t i) {
+  float x;
+  widen_one(p + i, &x);
+  return x;
+}
+
+template <class T, auto f>
+void comparison(int64_t n, const void* a_, const void* b_, bool* __restrict y, Run mode) {
+  const T *a = static_cast<const T*>(a_), *b = static_cast<const T*>(b_);
+  if (mode == Run::dense_dense) {
+    for (int64_t i = 0; i < n; ++i) y[i] = f(widened_at(a, i), widened_at(b, i));
+  } else if (mode == Run::scalar_dense) {
+    const float same = *static_cast<const float*>(a_);
+    for (int64_t i = 0; i < n; ++i) y[i] = f(same, widened_at(b, i));
+  } else {
+    const float same = *static_cast<const float*>(b_);
+    for (int64_t i = 0; i < n; ++i) y[i] = f(widened_at(a, i), same);
+  }
+}
+
+template <class Word>
+void choice(int64_t n, const bool* condition, const void* a_, const void* b_, void* y_, Run mode) {
+  const Word *a = static_cast<const Word*>(a_), *b = static_cast<const Word*>(b_);
+  Word* y = static_cast<Word*>(y_);
+  // All ones or none: without a branch, whatever is loaded from a and b.
+  const auto mixed = [condition](Word p, Word q, int64_t i) {
+    const Word mask = static_cast<Word>(-static_cast<Word>(condition[i]));
+    return static_cast<Word>((p & mask) | (q & static_cast<Word>(~mask)));
+  };
+  if (mode == Run::dense_dense) {
+    for (int64_t i = 0; i < n; ++i) y[i] = mixed(a[i], b[i], i);
+  } else if (mode == Run::scalar_dense) {
+    for (int64_t i = 0; i < n; ++i) y[i] = mixed(*a, b[i], i);
+  } else {
+    for (int64_t i = 0; i < n; ++i) y[i] = mixed(a[i], *b, i);
+  }
+}
+
 #define QUERN_RECORD(kind, Kind, op, dtype, T) \
   {QUERN_NAMED(#op "_" #dtype), kIsa, Kind::op, DType::dtype, kind<T, Formula::op>},
 #define QUERN_RECORDS(kind, Kind, op)      \
@@ -138,9 +210,26 @@ constexpr BinaryKernel kBinary[] = {
 #include "quern/ops/kernels/elementwise/ops.inc"
 };
 
+constexpr ComparisonKernel kComparisons[] = {
+#define QUERN_COMPARED(op, dtype, T) \
+  {QUERN_NAMED(#op "_" #dtype), kIsa, Comparison::op, DType::dtype, comparison<T, Compared::op>},
+#define QUERN_COMPARISON(op)     \
+  QUERN_COMPARED(op, f32, float) \
+  QUERN_COMPARED(op, bf16, bfloat16)
+#include "quern/ops/kernels/elementwise/ops.inc"
+};
+constexpr ChoiceKernel kChoices[] = {
+    {QUERN_NAMED("where_8"), kIsa, 1, choice<uint8_t>},
+    {QUERN_NAMED("where_16"), kIsa, 2, choice<uint16_t>},
+    {QUERN_NAMED("where_32"), kIsa, 4, choice<uint32_t>},
+    {QUERN_NAMED("where_64"), kIsa, 8, choice<uint64_t>},
+};
+
 }  // namespace
 
 QUERN_KERNELS(UnaryKernel, unary, kUnary)
 QUERN_KERNELS(BinaryKernel, binary, kBinary)
+QUERN_KERNELS(ComparisonKernel, comparison, kComparisons)
+QUERN_KERNELS(ChoiceKernel, choice, kChoices)
 
 }  // namespace quern::kernels
