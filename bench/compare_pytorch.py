@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Races quern's resnet50 against PyTorch, and in inference against OpenVINO and ONNX Runtime too:
+"""Races a network of quern, ResNet-50 unless told otherwise, against PyTorch, and in inference against OpenVINO and ONNX Runtime too:
 
     python3 bench/compare_pytorch.py                    training at batch 16, inference at 16 and 1; a quarter of an hour
     python3 bench/compare_pytorch.py --full             every mode, dtype, layout, batch and number of threads; hours
@@ -70,7 +70,7 @@ def parse_arguments():
     parser.add_argument("--rounds", type=positive, default=5, help="turns of each engine [%(default)s]")
     parser.add_argument("--steps", type=positive, help="timed steps a turn [as many as quern does in --seconds, 8 to 200]")
     parser.add_argument("--seconds", type=float, default=2, help="length of a turn [%(default)s]")
-    parser.add_argument("--arch", default="resnet50")
+    parser.add_argument("--model", "--arch", dest="arch", default="resnet50", help="of nn/network.h [%(default)s]")
     parser.add_argument("--image-size", type=positive, default=224)
     parser.add_argument("--venv", type=Path, default=HOME / "compare-venv", help="made there [%(default)s]")
     parser.add_argument("--python", help="an interpreter with the other engines, instead of --venv")

@@ -56,8 +56,16 @@ Options parse_options(int& argc, char** argv) {
   app.add_option("--runs", o.runs, "Least number of runs whose median the table shows")
       ->check(integer(1, 1'000'000))
       ->capture_default_str();
-  app.add_option("--conv-shapes", o.conv_shapes, "A file like bench/shapes/resnet50.txt")
-      ->check(CLI::ExistingFile);
+  auto* file =
+      app.add_option("--conv-shapes", o.conv_shapes, "A file like bench/shapes/resnet50.txt")
+          ->check(CLI::ExistingFile);
+  app.add_option_function<std::string>(
+         "--network",
+         [&](const std::string& name) { o.conv_shapes = QUERN_SHAPES "/" + name + ".txt"; },
+         "The convolutions of this network; default: resnet50")
+      ->check(CLI::IsMember({"resnet50", "resnext50_32x4d", "mobilenet_v2", "mobilenet_v3_large",
+                             "efficientnet_b0", "efficientnet_lite0", "convnext_tiny"}))
+      ->excludes(file);
   app.add_option("--gemm-shapes", o.gemm_shapes, "A file like bench/shapes/gemm.txt")
       ->check(CLI::ExistingFile);
 

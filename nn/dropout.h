@@ -1,4 +1,4 @@
-// Dropout: torch.nn.Dropout.
+// Dropout: torch.nn.Dropout, torchvision's StochasticDepth.
 #pragma once
 #include "quern/nn/module.h"
 
@@ -10,6 +10,18 @@ class Dropout : public Module {
  public:
   explicit Dropout(double p = 0.5);
   Tensor forward(const Tensor& x) override;
+
+  double p;
+};
+
+/// In training zeroes each sample of [N, ...] with probability `p` and divides the others by 1-p;
+/// nothing in inference. Huang et al., "Deep networks with stochastic depth", ECCV'16. Error: p not
+/// in [0, 1).
+class StochasticDepth : public Module {
+ public:
+  explicit StochasticDepth(double p);
+  Tensor forward(const Tensor& x) override;
+  bool drops() const { return is_training() && p > 0; }
 
   double p;
 };

@@ -18,7 +18,9 @@ ConvStage stage_of(const ConvNorm& m) {
           .bn_weight = m.norm->weight,
           .bn_bias = m.norm->bias,
           .momentum = m.norm->momentum,
-          .eps = m.norm->eps};
+          .eps = m.norm->eps,
+          .groups = m.conv->options.groups,
+          .activation = m.activation};
 }
 
 /// All of them as one op, if that can do what they ask for: plain convolutions, norms of one mode.
@@ -28,8 +30,7 @@ std::optional<Tensor> fused(const Tensor& x, const Residual& residual) {
   const bool training = all[0].norm->is_training();
   const bool fits = std::ranges::all_of(all, [&](const ConvNorm& m) {
     const Conv2dOptions& conv = m.conv->options;
-    return conv.dilation == 1 && conv.groups == 1 && !m.conv->bias.defined() &&
-           m.norm->is_training() == training;
+    return conv.dilation == 1 && !m.conv->bias.defined() && m.norm->is_training() == training;
   });
   if (!fits) return std::nullopt;
 
@@ -54,9 +55,9 @@ Tensor Residual::operator()(const Tensor& x) const {
   if (fuse)
     if (const auto y = fused(x, *this)) return *y;
   Tensor y = branch[0](x);
-  for (size_t i = 1; i < branch.size(); ++i) y = branch[i](relu(y));
+  for (size_t i = 1; i < branch.size(); ++i) y = branch[i](activate(y, branch[i - 1].activation));
   if (shortcut) y = y + (projection ? (*projection)(x) : x);
-  return relu(y);
+  return activate(y, branch.back().activation);
 }
 
 }  // namespace quern::nn

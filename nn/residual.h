@@ -1,5 +1,5 @@
-// relu(branch(x) + shortcut(x)): a row of convolutions, each with a batch norm after it and relu
-// between them, and what is added before the last relu. Op by op, or fused to one op
+// activation(branch(x) + shortcut(x)): a row of convolutions, each with a batch norm and an
+// activation after it, and what is added before the last one. Op by op, or fused to one op
 // (ops/fused/conv_chain.h).
 #pragma once
 #include <optional>
@@ -7,13 +7,16 @@
 
 #include "quern/nn/conv2d.h"
 #include "quern/nn/norm.h"
+#include "quern/ops/activation.h"
 
 namespace quern::nn {
 
-/// A convolution and the batch norm after it, children of some module.
+/// A convolution and the batch norm after it, children of some module, and what follows them.
 struct ConvNorm {
   Conv2d* conv;
   BatchNorm2d* norm;
+  Activation activation = Activation::relu;
+  /// without the activation
   Tensor operator()(const Tensor& x) const { return (*norm)((*conv)(x)); }
 };
 
@@ -21,7 +24,7 @@ struct Residual {
   Tensor operator()(const Tensor& x) const;
 
   std::vector<ConvNorm> branch;             ///< at least one
-  bool shortcut = true;                     ///< without: relu(branch(x))
+  bool shortcut = true;                     ///< without: activation(branch(x))
   std::optional<ConvNorm> projection = {};  ///< what x goes through on the shortcut
   bool fuse = true;                         ///< where the modules allow it
 };

@@ -15,8 +15,10 @@
 namespace quern::nn {
 namespace {
 
-Conv2d conv(int64_t inputs, int64_t outputs, int64_t kernel, int64_t stride = 1) {
-  return Conv2d(inputs, outputs, kernel, {.stride = stride, .padding = kernel / 2, .bias = false});
+Conv2d conv(int64_t inputs, int64_t outputs, int64_t kernel, int64_t stride = 1,
+            int64_t groups = 1) {
+  return Conv2d(inputs, outputs, kernel,
+                {.stride = stride, .padding = kernel / 2, .groups = groups, .bias = false});
 }
 
 /// A branch of convolutions, added to its input or, where the shape changes, to a 1×1 projection.
@@ -47,7 +49,8 @@ class ResidualBlock : public Module {
 struct BasicBlock : ResidualBlock {
   static constexpr int64_t kExpansion = 1;
 
-  BasicBlock(int64_t inputs, int64_t width, int64_t stride, bool fuse) : ResidualBlock(fuse) {
+  BasicBlock(int64_t inputs, int64_t width, int64_t stride, const ResNetOptions& options)
+      : ResidualBlock(options.fuse) {
     add(conv(inputs, width, 3, stride), width);
     add(conv(width, width, 3), width);
     project(inputs, width, stride);
@@ -57,10 +60,12 @@ struct BasicBlock : ResidualBlock {
 struct Bottleneck : ResidualBlock {
   static constexpr int64_t kExpansion = 4;
 
-  Bottleneck(int64_t inputs, int64_t width, int64_t stride, bool fuse) : ResidualBlock(fuse) {
-    add(conv(inputs, width, 1), width);
-    add(conv(width, width, 3, stride), width);
-    add(conv(width, width * kExpansion, 1), width * kExpansion);
+  Bottleneck(int64_t inputs, int64_t width, int64_t stride, const ResNetOptions& options)
+      : ResidualBlock(options.fuse) {
+    const int64_t inner = width * options.width_per_group / 64 * options.groups;
+    add(conv(inputs, inner, 1), inner);
+    add(conv(inner, inner, 3, stride, options.groups), inner);
+    add(conv(inner, width * kExpansion, 1), width * kExpansion);
     project(inputs, width * kExpansion, stride);
   }
 };
@@ -71,11 +76,11 @@ int64_t expansion(ResNet::Block block) {
 
 /// `depth` blocks, the first with the stride and the change of channels.
 Sequential stage(ResNet::Block block, int64_t inputs, int64_t width, int depth, int64_t stride,
-                 bool fuse) {
+                 const ResNetOptions& options) {
   Sequential blocks;
   for (int i = 0; i < depth; ++i) {
-    if (block == ResNet::Block::basic) blocks.add(BasicBlock(inputs, width, stride, fuse));
-    else blocks.add(Bottleneck(inputs, width, stride, fuse));
+    if (block == ResNet::Block::basic) blocks.add(BasicBlock(inputs, width, stride, options));
+    else blocks.add(Bottleneck(inputs, width, stride, options));
     inputs = width * expansion(block);
     stride = 1;
   }
@@ -88,13 +93,13 @@ ResNet::ResNet(Block block, const std::array<int, 4>& depths, const ResNetOption
     : conv1_(register_module("conv1", conv(3, 64, 7, 2))),
       bn1_(register_module("bn1", BatchNorm2d(64))),
       stem_{.branch = {{&conv1_, &bn1_}}, .shortcut = false, .fuse = options.fuse},
-      layer1_(register_module("layer1", stage(block, 64, 64, depths[0], 1, options.fuse))),
-      layer2_(register_module(
-          "layer2", stage(block, 64 * expansion(block), 128, depths[1], 2, options.fuse))),
-      layer3_(register_module(
-          "layer3", stage(block, 128 * expansion(block), 256, depths[2], 2, options.fuse))),
-      layer4_(register_module(
-          "layer4", stage(block, 256 * expansion(block), 512, depths[3], 2, options.fuse))),
+      layer1_(register_module("layer1", stage(block, 64, 64, depths[0], 1, options))),
+      layer2_(register_module("layer2",
+                              stage(block, 64 * expansion(block), 128, depths[1], 2, options))),
+      layer3_(register_module("layer3",
+                              stage(block, 128 * expansion(block), 256, depths[2], 2, options))),
+      layer4_(register_module("layer4",
+                              stage(block, 256 * expansion(block), 512, depths[3], 2, options))),
       fc_(register_module("fc", Linear(512 * expansion(block), options.num_classes))) {
   for (auto& [name, module] : named_modules()) {
     if (auto* c = dynamic_cast<Conv2d*>(module))
@@ -166,6 +171,11 @@ constexpr Variant kVariants[] = {
 
 }  // namespace
 
+ResNet resnext50_32x4d(const ResNetOptions& options) {
+  ResNetOptions with_groups = options;
+  with_groups.groups = 32, with_groups.width_per_group = 4;
+  return resnet50(with_groups);
+}
 ResNet resnet(std::string_view name, const ResNetOptions& options) {
   for (const Variant& variant : kVariants)
     if (variant.name == name) return ResNet(variant.block, variant.depths, options);

@@ -1,5 +1,6 @@
-// ResNet v1.5: He et al., "Deep residual learning for image recognition", CVPR'16, with the stride
-// in the bottleneck's 3×3 convolution. Parameters and buffers are named as in torchvision, so that
+// ResNet v1.5 and ResNeXt: He et al., "Deep residual learning for image recognition", CVPR'16, with the stride
+// in the bottleneck's 3×3 convolution; Xie et al., "Aggregated residual transformations for deep
+// neural networks", CVPR'17. Parameters and buffers are named as in torchvision, so that
 // its weights load.
 #pragma once
 #include <array>
@@ -18,6 +19,8 @@ struct ResNetOptions {
   /// Runs each block, and the stem, as one op. The same network to the eye and in a state_dict;
   /// only rounding, speed and memory differ.
   bool fuse = true;
+  /// Groups of a bottleneck's 3×3 convolution, and their width where the stage's is 64.
+  int64_t groups = 1, width_per_group = 64;
 };
 
 /// [N, 3, H, W] to logits [N, num_classes]. Convolutions start as kaiming_normal_, over fan_out and
@@ -47,6 +50,8 @@ ResNet resnet34(const ResNetOptions& options = {});   ///< 21,797,672
 ResNet resnet50(const ResNetOptions& options = {});   ///< 25,557,032
 ResNet resnet101(const ResNetOptions& options = {});  ///< 44,549,160
 ResNet resnet152(const ResNetOptions& options = {});  ///< 60,192,808
+/// 25,028,904; of 32 groups, 4 wide
+ResNet resnext50_32x4d(const ResNetOptions& options = {});
 /// By name: "resnet50". Error: none of these.
 ResNet resnet(std::string_view name, const ResNetOptions& options = {});
 

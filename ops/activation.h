@@ -5,9 +5,7 @@
 
 namespace quern {
 
-/// Those that layers have after a batch norm, by name.
-enum class Activation : uint8_t { none, relu, relu6, silu, hardswish };
-/// The one of this name; x itself for none.
+/// The function of that name; x itself for none.
 Tensor activate(const Tensor& x, Activation activation);
 
 Tensor relu(const Tensor& x);     ///< max(x, 0), gradient 0 at 0; NaN stays

@@ -1,5 +1,5 @@
-// The two enumerations that every layer shares, kernels compiled with ISA flags included. Nothing
-// else belongs here: such a file may see fixed-width integers and this, and no template of std.
+// The enumerations that every layer shares, kernels compiled with ISA flags included. Nothing else
+// belongs here: such a file may see fixed-width integers and this, and no template of std.
 #pragma once
 #include <cstdint>
 
@@ -7,6 +7,9 @@ namespace quern {
 
 /// Element types, in promotion order: the result of a binary op has the larger of the two.
 enum class DType : uint8_t { boolean, u8, i32, i64, bf16, f32, f64 };
+
+/// What a layer has after its batch norm (ops/activation.h).
+enum class Activation : uint8_t { none, relu, relu6, silu, hardswish };
 
 /// Instruction sets, by architecture worst first. Each of x86 contains those before it; on Arm a
 /// CPU may have sve without neon_bf16.

@@ -109,6 +109,7 @@ class Quern:
         self.cpus, self.threads, self.mode = cpus, row["threads"], row["mode"]
         self.json, self.logits = folder / "quern.json", folder / "quern.safetensors"
         self.command = [program, row["mode"], "--arch", options.arch, "--threads", row["threads"]]
+        self.command += ["--no-drop"] if row["mode"] == "train" else []  # the rivals draw nothing
         self.command += ["-p", 1 << 20, "--json", self.json]
         self.command += ["--amp"] if row["dtype"] == "bf16" else []
         self.command += ["--channels-last"] if row["layout"] == "channels_last" else []

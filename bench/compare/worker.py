@@ -27,10 +27,10 @@ def files(job):
     return {name: folder / file for name, file in names.items()}
 
 
-def resnet():
-    """tests/pytorch/resnet.py: the network and its files."""
+def definitions(module):
+    """tests/pytorch/networks.py and resnet.py: the networks and their files."""
     sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "pytorch"))
-    return importlib.import_module("resnet")
+    return importlib.import_module(module)
 
 
 def prepare(job):
@@ -40,15 +40,15 @@ def prepare(job):
 
     torch.manual_seed(0)
     paths, image = files(job), (3, job["image_size"], job["image_size"])
-    model = resnet().ResNet(job["arch"])
+    model = definitions("networks").network(job["arch"])
     with torch.no_grad():
         for module in model.modules():  # else the running variances below are those of a single batch's momentum
             if isinstance(module, torch.nn.BatchNorm2d):
                 module.momentum = None
         model.train()(torch.randn(8, *image))
     x, target = torch.randn(job["batch"], *image), torch.randint(0, 1000, (job["batch"],))
-    resnet().save_safetensors(paths["weights"], model.state_dict())
-    resnet().save_safetensors(paths["batch"], {"input": x, "target": target})
+    definitions("resnet").save_safetensors(paths["weights"], model.state_dict())
+    definitions("resnet").save_safetensors(paths["batch"], {"input": x, "target": target})
     numpy.save(paths["images"], x.numpy())
     if job["onnx"]:
         torch.onnx.export(model.eval(), (x,), str(paths["onnx"]), dynamo=False)
@@ -62,10 +62,10 @@ def pytorch(job):
     torch.set_num_threads(job["threads"])
     torch.manual_seed(0)
     layout = torch.channels_last if job["layout"] == "channels_last" else torch.contiguous_format
-    paths, load = files(job), resnet().load_safetensors
+    paths, load = files(job), definitions("resnet").load_safetensors
     batch = load(paths["batch"])
     x, target = batch["input"].contiguous(memory_format=layout), batch["target"]
-    model = resnet().ResNet(job["arch"])
+    model = definitions("networks").network(job["arch"])
     model.load_state_dict(load(paths["weights"]))
     model = model.to(memory_format=layout).train(job["mode"] == "train")
     variant, amp = job["variant"], job["dtype"] == "bf16"

@@ -16,7 +16,8 @@ using namespace quern;
 
 void infer(const Options& options) {
   DataLoader loader(options);
-  nn::ResNet model = make_model(options);
+  const auto network = make_model(options);
+  nn::Module& model = *network;
   model.eval();
   const nn::CrossEntropyLoss criterion;
   Report report(options, loader.shape(), count_parameters(model));

@@ -11,6 +11,7 @@
 #include <set>
 
 #include "console.h"
+#include "quern/nn/network.h"
 
 namespace resnet50 {
 namespace {
@@ -52,7 +53,8 @@ std::string named(const std::string& path) {
 void add_common(CLI::App& app, Options& o) {
   app.option_defaults()->group("Network");
   app.add_option("--arch", o.arch, "Network")
-      ->check(CLI::IsMember({"resnet18", "resnet34", "resnet50", "resnet101", "resnet152"}))
+      ->check(CLI::IsMember(std::set<std::string>(quern::nn::network_names().begin(),
+                                                  quern::nn::network_names().end())))
       ->capture_default_str();
   app.add_option("--weights", o.weights,
                  "Start from this state_dict (torchvision's names): safetensors, .pth or .pt")
@@ -66,6 +68,7 @@ void add_common(CLI::App& app, Options& o) {
       ->check(CLI::IsMember({"highest", "high", "medium"}));
   app.add_flag("--channels-last", o.channels_last, "Images and activations as N, H, W, C");
   app.add_flag("--no-fuse", o.no_fuse, "Op by op instead of one op a block");
+  app.add_flag("--no-drop", o.no_drop, "Train without dropout and stochastic depth");
   app.add_option("--threads", o.threads, "Threads [one a core]")->check(integer(1, 1024));
   app.add_option("--seed", o.seed, "Seed of weights and fake images")
       ->check(integer(0))

@@ -38,7 +38,7 @@ struct Options {
   std::string output_dir, resume;
   int64_t checkpoint_every = 0, keep = 2;
 
-  bool amp = false, channels_last = false, no_fuse = false;
+  bool amp = false, channels_last = false, no_fuse = false, no_drop = false;
   std::string matmul_precision;  // empty: what the environment says
   int threads = 0;               // 0: one a core
   uint64_t seed = 0;

@@ -35,7 +35,7 @@ class Trainer {
   explicit Trainer(const Options& options)
       : options_(options),
         loader_(options),
-        model_(make_model(options)),
+        network_(make_model(options)),
         optimizer_(make_optimizer(options, model_)),
         schedule_(make_schedule(options)) {
     if (options.model_ema) ema_.emplace(model_.state_dict(), options.model_ema_decay);
@@ -166,7 +166,8 @@ class Trainer {
 
   const Options& options_;
   DataLoader loader_;
-  nn::ResNet model_;
+  const std::unique_ptr<nn::Module> network_;
+  nn::Module& model_ = *network_;
   const nn::CrossEntropyLoss criterion_{.label_smoothing = options_.label_smoothing};
   const std::unique_ptr<optim::Optimizer> optimizer_;
   const optim::Schedule schedule_;

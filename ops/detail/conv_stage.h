@@ -12,7 +12,8 @@ inline BatchNorm norm_of(const ConvStage& s) {
 
 /// On an x of this shape and dtype, in channels_last. Errors: conv_problem's.
 inline kernels::ConvProblem problem_of(const ConvStage& s, const Shape& x, DType dtype) {
-  return conv_problem(x, dtype, MemoryFormat::channels_last, s.weight, s.stride, s.padding, 1, 1);
+  return conv_problem(x, dtype, MemoryFormat::channels_last, s.weight, s.stride, s.padding, 1,
+                      s.groups);
 }
 
 // The ways of conv_chain; their arguments have been checked.

@@ -39,8 +39,8 @@ void check_chain(const Tensor& x, const ConvChain& chain, bool training) {
 }
 
 Tensor composed(const ConvStage& s, const Tensor& x, bool training) {
-  return batch_norm(conv2d(x, s.weight, {}, s.stride, s.padding), s.running_mean, s.running_var,
-                    s.bn_weight, s.bn_bias, training, s.momentum, s.eps);
+  return batch_norm(conv2d(x, s.weight, {}, s.stride, s.padding, 1, s.groups), s.running_mean,
+                    s.running_var, s.bn_weight, s.bn_bias, training, s.momentum, s.eps);
 }
 
 /// Does any of them want a gradient?
@@ -56,16 +56,24 @@ bool recorded(const Tensor& x, const ConvChain& chain) {
 
 Tensor detail::conv_chain_composed(const Tensor& x, const ConvChain& chain, bool training) {
   Tensor y = composed(chain.stages[0], x, training);
-  for (const ConvStage& stage : chain.stages.subspan(1)) y = composed(stage, relu(y), training);
+  Activation last = chain.stages[0].activation;
+  for (const ConvStage& stage : chain.stages.subspan(1)) {
+    y = composed(stage, activate(y, last), training);
+    last = stage.activation;
+  }
   if (chain.shortcut == identity) y = y + x;
   if (chain.shortcut == projection) y = y + composed(chain.projection, x, training);
-  return relu(y);
+  return activate(y, last);
 }
 
 Tensor conv_chain(const Tensor& x_any, const ConvChain& chain, bool training) {
   check_chain(x_any, chain, training);
   const Tensor x = autocast::lower(x_any);
   const bool record = recorded(x, chain);
+  // Of a sum, backward keeps in bits which elements passed, and cannot make the others again.
+  const bool keeps_bits =
+      chain.shortcut == none || kernels::only_clamps(chain.stages.back().activation);
+  if (training && !keeps_bits) return detail::conv_chain_composed(x, chain, true);
   if (training) return detail::conv_chain_train(x, chain, record);
   return record ? detail::conv_chain_composed(x, chain, false) : detail::conv_chain_eval(x, chain);
 }

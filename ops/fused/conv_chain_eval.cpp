@@ -82,12 +82,12 @@ class FoldedWeight {
   std::shared_ptr<const Storage> both_;
 };
 
-/// batch_norm(conv(x)) + residual to y, at least 0 if relu.
+/// activation(batch_norm(conv(x)) + residual) to y
 void run(const ConvPlan& plan, const ConvStage& stage, const Tensor& x, const Tensor& y,
-         const void* residual, bool relu) {
+         const void* residual, Activation activation) {
   const FoldedWeight folded(plan, stage);
   conv_forward(plan, x.data_ptr(), folded.weight(), y.out_ptr(),
-               activate(folded.shift(), residual, relu));
+               kernels::activate(folded.shift(), residual, activation));
 }
 
 }  // namespace
@@ -101,17 +101,18 @@ Tensor detail::conv_chain_eval(const Tensor& x_any, const ConvChain& chain) {
     // Written with the zero padding between rows that a 3×3 reads, which need not copy it then.
     if (plan.kernel->wanted_gap) plan.problem.y_gap = next.problem.x_gap = next.wanted_gap();
     const Tensor input = std::exchange(y, room_for(plan.problem));
-    run(plan, chain.stages[i], input, y, nullptr, true);
+    run(plan, chain.stages[i], input, y, nullptr, chain.stages[i].activation);
     plan = next;
   }
   // The projection's place is that of the sum: the last stage adds to what it finds there.
   const Tensor out = empty(output_shape(plan.problem), x.dtype(), MemoryFormat::channels_last);
   if (chain.shortcut == projection)
-    run(plan_of(chain.projection, x.shape(), x.dtype()), chain.projection, x, out, nullptr, false);
+    run(plan_of(chain.projection, x.shape(), x.dtype()), chain.projection, x, out, nullptr,
+        Activation::none);
   const void* residual = chain.shortcut == none         ? nullptr
                          : chain.shortcut == projection ? out.data_ptr()
                                                         : x.data_ptr();
-  run(plan, chain.stages.back(), y, out, residual, true);
+  run(plan, chain.stages.back(), y, out, residual, chain.stages.back().activation);
   return raw::contiguous(out, x_any.format());
 }
 

@@ -32,12 +32,13 @@ struct Stage {
   SavedTensor weight, bn_weight;
   Tensor y;  ///< of the convolution
   ChannelNorm norm;
+  Activation activation;
 
   BatchNormSize size() const { return {problem.n, problem.oh * problem.ow, problem.oc}; }
   double count() const { return static_cast<double>(problem.n * problem.oh * problem.ow); }
-  /// Reads y as what batch norm and relu make of it.
+  /// Reads y as what batch norm and activation make of it.
   ChannelMap map() const {
-    return {norm.center.data_ptr(), norm.scale.data_ptr(), norm.shift.data_ptr()};
+    return {norm.center.data_ptr(), norm.scale.data_ptr(), norm.shift.data_ptr(), activation};
   }
   JoinSide side() const { return {.v = y.data_ptr(), .map = map()}; }
   JoinSide side(const ChannelGradients& g, const Tensor& dy) const {
@@ -66,8 +67,8 @@ Stage run_forward(const ConvStage& stage, const Tensor& x, const Stage* before, 
                {.kind = Epilogue::Kind::moments, .first = mean, .second = var},
                before ? before->map() : ChannelMap{});
   for (int64_t c = 0; c < p.oc; ++c) var[c] /= count;
-  return {p, SavedTensor(kOp, stage.weight), SavedTensor(kOp, norm.weight), y,
-          ChannelNorm(norm, moments, p.dtype)};
+  return {p, SavedTensor(kOp, stage.weight),      SavedTensor(kOp, norm.weight),
+          y, ChannelNorm(norm, moments, p.dtype), stage.activation};
 }
 
 /// `before`: as in run_forward. `shape`: of the weight.
@@ -100,7 +101,7 @@ struct Trained {
   SavedTensor x;
   Shortcut shortcut;
   std::vector<Stage> stages = {};  // of the branch, then the projection if there is one
-  Tensor mask = {};                // of the join, as its kernels lay it out
+  Tensor mask = {};  // of the join, as its kernels lay it out; none where they need none
 
   size_t depth() const { return stages.size() - (shortcut == Shortcut::projection); }
   const Stage& last() const { return stages[depth() - 1]; }
@@ -114,12 +115,15 @@ struct Trained {
   int join_depth() const { return 1 + (shortcut == Shortcut::identity ? x.depth() : 0); }
 
   void make_mask() {
+    if (!only_clamps(last().activation) || last().activation == Activation::none) return;
     const BatchNormSize size = last().size();
     mask = empty({size.images * size.pixels,
                   mask_words(size.channels) * static_cast<int64_t>(sizeof(MaskWord))},
                  DType::u8);
   }
-  MaskWord* mask_bits() const { return static_cast<MaskWord*>(mask.out_ptr()); }
+  MaskWord* mask_bits() const {
+    return mask.defined() ? static_cast<MaskWord*>(mask.out_ptr()) : nullptr;
+  }
 
   /// The output and, where `bits` has a place for it, its mask. `input`: x
   Tensor join(const Tensor& input, MaskWord* bits = nullptr) const {
@@ -246,8 +250,9 @@ struct Trained {
     const bool add = shortcut == Shortcut::identity;
     const ConvProblem& p = stages[0].problem;
     const Tensor dx = add ? dshortcut : empty(input_shape(p), p.dtype, p.format);
-    input_gradient(stages[0], dy, dx, activate(nullptr, add ? dx.data_ptr() : nullptr));
-    if (projected) input_gradient(projection(), dshortcut, dx, activate(nullptr, dx.data_ptr()));
+    input_gradient(stages[0], dy, dx, kernels::activate(nullptr, add ? dx.data_ptr() : nullptr));
+    if (projected)
+      input_gradient(projection(), dshortcut, dx, kernels::activate(nullptr, dx.data_ptr()));
     gradients[kX] = dx;
   }
 };

@@ -4,34 +4,41 @@
 #pragma once
 #include <cstdint>
 
+#include "quern/tensor/types.h"
+
 namespace quern::kernels {
 
 /// What a batch norm makes of a channel: v ↦ (v - center)·scale + shift, [channels] each, f32 (f64
 /// for f64). All or none, unless told otherwise.
 ///
-/// As a prologue, how each channel of x is read: then at least 0, the batch norm and relu before
-/// the convolution, never stored. Zero padding stays zero. Rounded to x's dtype, as the composition
-/// is.
+/// As a prologue, how each channel of x is read: through the activation then, as the batch norm and
+/// the activation before the convolution have it, never stored. Zero padding stays zero. Rounded to
+/// x's dtype, as the composition is.
 struct ChannelMap {
   const void *center = nullptr, *scale = nullptr, *shift = nullptr;
+  Activation activation = Activation::relu;
 };
+
+/// Does it cut off what is too small or too large, and leave the rest as it is?
+constexpr bool only_clamps(Activation a) {
+  return a == Activation::none || a == Activation::relu || a == Activation::relu6;
+}
 
 /// What becomes of the sums on their way out. Whatever is null is left out.
 struct Epilogue {
   enum class Kind : uint8_t {
     store,  // out = sum
-    /// out = sum + map.shift + residual, at least 0 if relu: a bias, or a batch norm folded into
-    /// the weight
+    /// out = activation(sum + map.shift + residual): a bias, or a batch norm folded into the weight
     activate,
     /// out = sum; first and second are the mean and Σ(v - mean)² of the sums over images and
     /// pixels, before they are rounded, merged in fixed order as those of batch_norm_stats
     moments,
-    /// out = dz = sum + residual where a batch norm and relu of x passed it on,
-    /// (x - center)·scale + shift > 0 by map, else 0; first = Σdz and second = Σdz·(x - center),
-    /// which the batch norm's gradient is made of
+    /// out = dz = (sum + residual)·(the slope of map's activation at (x - center)·scale + shift):
+    /// the gradient that a batch norm of x gets; first = Σdz and second = Σdz·(x - center), which
+    /// its own is made of
     gradient,
   } kind = Kind::store;
-  bool relu = false;
+  Activation activation = Activation::none;
   ChannelMap map = {};
   const void *residual = nullptr,
              *x = nullptr;                   // like the output, of which residual may be the memory

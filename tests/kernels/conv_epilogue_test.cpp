@@ -54,7 +54,8 @@ const void* pointer(Buffer& buffer, bool given) { return given ? buffer.data() :
 
 /// What of a prologue and an epilogue a case uses.
 struct Parts {
-  bool map = false, shift = false, residual = false, relu = false, sums = false;
+  bool map = false, shift = false, residual = false, sums = false;
+  Activation activation = Activation::none;  ///< of what is stored, read or differentiated
 };
 
 /// y and its moments, or dx and its sums; `out` starts as the residual, which may alias it.
@@ -75,18 +76,23 @@ Fused run_fused(const ConvProblem& p, const ConvKernel& kernel, const GemmKernel
   plan.pack(w.data(), packed.data());
   void* weight = plan.packed_bytes() > 0 ? packed.data() : w.data();
   using Kind = Epilogue::Kind;
-  Epilogue epilogue =
-      activate(pointer(after.shift, parts.shift), pointer(out, parts.residual), parts.relu);
+  Epilogue epilogue = activate(pointer(after.shift, parts.shift), pointer(out, parts.residual),
+                               parts.sums ? Activation::none : parts.activation);
+  ChannelMap read = before;
+  if (parts.activation == Activation::relu6) read.activation = Activation::relu6;
   if (parts.sums) {
     epilogue.kind = forward ? Kind::moments : Kind::gradient;
     epilogue.first = first.data(), epilogue.second = second.data();
   }
   if (forward) {
     conv_forward(plan, source.data(), weight, out.data(), epilogue,
-                 parts.map ? ChannelMap(before) : ChannelMap{});
+                 parts.map ? read : ChannelMap{});
   } else {
     epilogue.x = pointer(x, parts.sums);
-    if (parts.sums) epilogue.map = after;
+    if (parts.sums) {
+      epilogue.map = after;
+      if (parts.activation == Activation::relu6) epilogue.map.activation = Activation::relu6;
+    }
     conv_dgrad(plan, source.data(), weight, out.data(), epilogue);
   }
   CHECK(out.guarded());
@@ -136,9 +142,11 @@ void check_fused(ConvPass pass, const Parts& parts, double bound) {
 
 TEST_CASE("Forward maps its source and finishes its sums") {
   check_fused(ConvPass::forward, {.map = true}, 0);
-  check_fused(ConvPass::forward, {.shift = true, .relu = true}, 0);
+  check_fused(ConvPass::forward, {.shift = true, .activation = Activation::relu}, 0);
   check_fused(ConvPass::forward, {.residual = true}, 0);
-  check_fused(ConvPass::forward, {.map = true, .shift = true, .residual = true, .relu = true}, 0);
+  for (const Activation activation : {Activation::relu, Activation::relu6})
+    check_fused(ConvPass::forward,
+                {.map = true, .shift = true, .residual = true, .activation = activation}, 0);
 }
 
 TEST_CASE("Forward's moments are those of the sums") {
@@ -153,6 +161,7 @@ TEST_CASE("dgrad adds the residual, masks, and sums what is left, exactly") {
   check_fused(ConvPass::dgrad, {.residual = true}, 0);
   check_fused(ConvPass::dgrad, {.sums = true}, 0);
   check_fused(ConvPass::dgrad, {.residual = true, .sums = true}, 0);
+  check_fused(ConvPass::dgrad, {.sums = true, .activation = Activation::relu6}, 0);
 }
 
 TEST_CASE("The gradient of the weight reads x through its map") {

@@ -44,7 +44,8 @@ RowResults run_row(const DepthwiseKernel& kernel, DepthwiseWindow w) {
   w.source = source.data();
   const auto floats = [](void* p) { return static_cast<float*>(p); };
   kernel.sum(w, floats(weight.at(last_tap)), floats(sums.data()), pitch);
-  kernel.store(w, floats(weight.at(last_tap)), {floats(shift.data()), true}, stored.data(), pitch);
+  kernel.store(w, floats(weight.at(last_tap)), {floats(shift.data()), Activation::relu6},
+               stored.data(), pitch);
   kernel.add_gradient(w, dy.data(), pitch, floats(gradient.at(last_tap)));
   CHECK(sums.guarded());
   CHECK(stored.guarded());
@@ -73,7 +74,8 @@ std::vector<double> run_plane(const DepthwiseKernel& kernel, DepthwisePlane p) {
     source.set(around + p.height * p.width + i, std::numeric_limits<double>::quiet_NaN());
   }
   const auto floats = [](void* q) { return static_cast<float*>(q); };
-  kernel.store_plane(p, floats(weight.at(last_row)), {floats(shift.data()), true}, out.data());
+  kernel.store_plane(p, floats(weight.at(last_row)), {floats(shift.data()), Activation::relu6},
+                     out.data());
   CHECK(out.guarded());
   std::vector<double> values = out.values();
   values.resize(static_cast<size_t>(p.out_height * p.out_width));

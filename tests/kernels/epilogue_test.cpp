@@ -26,11 +26,18 @@ const TileKernel& reference(DType dtype) {
 
 struct Finishing {
   Kind kind;
-  bool residual = false, relu = false;
+  bool residual = false;
+  Activation activation = Activation::none;  ///< of the sums, or of what the gradient goes through
 };
-constexpr Finishing kFinishings[] = {
-    {Kind::store},   {Kind::activate}, {Kind::activate, false, true}, {Kind::activate, true, true},
-    {Kind::moments}, {Kind::gradient}, {Kind::gradient, true}};
+constexpr Finishing kFinishings[] = {{Kind::store},
+                                     {Kind::activate},
+                                     {Kind::activate, false, Activation::relu},
+                                     {Kind::activate, true, Activation::relu},
+                                     {Kind::activate, true, Activation::relu6},
+                                     {Kind::moments},
+                                     {Kind::gradient},
+                                     {Kind::gradient, true, Activation::relu},
+                                     {Kind::gradient, true, Activation::relu6}};
 
 /// What a tile is finished with, its rows further apart than it is wide.
 struct Operands {
@@ -52,8 +59,8 @@ struct Operands {
   }
   Epilogue epilogue(const Finishing& f, int64_t row = 0) {
     return {.kind = f.kind,
-            .relu = f.relu,
-            .map = {center.data(), scale.data(), shift.data()},
+            .activation = f.activation,
+            .map = {center.data(), scale.data(), shift.data(), f.activation},
             .residual = f.residual ? residual.at(row * stride) : nullptr,
             .x = x.at(row * stride),
             .first = first.data(),
@@ -162,6 +169,37 @@ void check_jumps(const GemmKernel& gemm, const Finishing* f, bool accumulate) {
 }
 
 }  // namespace
+
+TEST_CASE("Tiles are finished with smooth activations as closely as their roundings allow") {
+  constexpr int64_t m = 5, n = 37;
+  test::each_runnable(table<TileKernel>(), [](const TileKernel& kernel) {
+    CAPTURE(std::string(kernel.name));
+    for (const Activation activation : {Activation::silu, Activation::hardswish})
+      for (const Kind kind : {Kind::activate, Kind::gradient}) {
+        const Finishing f{kind, true, activation};
+        std::vector<double> values = integers(m * n, 12);
+        for (double& v : values) v /= 4;
+        Buffer sums(sum_dtype(kernel.dtype), values), exact_sums(DType::f64, values);
+        Operands got(kernel.dtype, m, n), exact(DType::f64, m, n);
+        kernel.run({.sums = sums.data(), .stride = n, .m = m, .n = n}, got.epilogue(f));
+        reference(DType::f64)
+            .run({.sums = exact_sums.data(), .stride = n, .m = m, .n = n}, exact.epilogue(f));
+        // What is summed and normalised is exact; then exp within 2, and at most 8 roundings of
+        // what is no larger than 4 times the value itself.
+        const double u = kernel.dtype == DType::f64 ? 0x1p-52 : kRoundoff;
+        const double rounding = kernel.dtype == DType::bf16 ? 0x1p-8 : 0;
+        for (int64_t i = 0; i < m; ++i)
+          for (int64_t j = 0; j < n; ++j) {
+            const double a = got.out[i * got.stride + j], b = exact.out[i * exact.stride + j];
+            CHECK(std::abs(a - b) <= 40 * u * (std::abs(b) + 16) + rounding * std::abs(b));
+          }
+        for (int64_t j = 0; j < n && kind == Kind::gradient; ++j) {
+          CHECK(std::abs(got.first[j] - exact.first[j]) <= m * 40 * u * 64);
+          CHECK(std::abs(got.second[j] - exact.second[j]) <= m * 40 * u * 640);
+        }
+      }
+  });
+}
 
 TEST_CASE("Tile kernels complete sums as the reference does") {
   each_runnable(table<TileKernel>(), [](const TileKernel& kernel) {

@@ -49,7 +49,12 @@ struct Problem {
   JoinSide side(size_t which, const void* v, void* dv, bool affine) const {
     if (!affine) return {.v = v, .dv = dv};
     const Elements* p = &parameters[which * 6];
-    return {v, p[0].data(), p[1].data(), p[2].data(), p[3].data(), p[4].data(), p[5].data(), dv};
+    return {.v = v,
+            .map = {p[0].data(), p[1].data(), p[2].data(), activation},
+            .a = p[3].data(),
+            .b = p[4].data(),
+            .c = p[5].data(),
+            .dv = dv};
   }
   JoinSide branch(void* dv = nullptr) const { return side(0, branch_v.data(), dv, true); }
   JoinSide other(void* dv = nullptr) const {
@@ -86,6 +91,7 @@ struct Problem {
 
   DType dtype, parameter;
   Shortcut shortcut;
+  Activation activation = Activation::relu;
   BatchNormBlock block;
   Elements branch_v, shortcut_v, dout;
   mutable std::vector<MaskWord> mask;  // forward's
@@ -275,4 +281,52 @@ TEST_CASE("join dispatch takes the best kernel under the cap") {
       CHECK(select_join_kernel(dtype).name == fmt::format("join_{}_{}", dtype, to_string(isa)));
   }
   set_isa_cap(cap);
+}
+
+TEST_CASE("joins with other activations are the reference's in f64, but for roundings") {
+  const JoinKernel& reference = test::named(table<JoinKernel>(), "join_f64_reference");
+  test::each_runnable(table<JoinKernel>(), [&](const JoinKernel& kernel) {
+    CAPTURE(std::string(kernel.name));
+    for (const Activation activation :
+         {Activation::none, Activation::relu6, Activation::silu, Activation::hardswish}) {
+      CAPTURE(static_cast<int>(activation));
+      const bool masks = activation == Activation::relu6;
+      Problem p(kernel, Shortcut::none, 5, 37, 3);
+      p.activation = activation;
+      Problem exact(reference, Shortcut::none, 5, 37, 3);
+      exact.activation = activation;
+      for (const auto& [to, from] :
+           {std::pair{&exact.branch_v, &p.branch_v}, {&exact.dout, &p.dout}})
+        p.each([&](int64_t i, int64_t) { to->set(i, from->get(i)); });
+      for (size_t k = 0; k < p.parameters.size(); ++k)
+        for (int64_t c = 0; c < 37; ++c) exact.parameters[k].set(c, p.parameters[k].get(c));
+      const double u = unit_roundoff(p.parameter), rounding = unit_roundoff(p.dtype);
+      const auto close = [&](double a, double b) {
+        return std::fabs(a - b) <= 64 * u * (std::fabs(b) + 8) + rounding * std::fabs(b);
+      };
+      const auto run = [&](const JoinKernel& k, const Problem& q, const Elements& out,
+                           const Elements& dv) {
+        MaskWord* mask = masks ? q.mask.data() : nullptr;
+        k.forward(q.block, q.branch(), {}, out.data(), mask, false);
+        Triple sums;
+        for (auto& sum : sums) sum.assign(37, 0);
+        double* pointers[] = {sums[0].data(), sums[1].data(), sums[2].data()};
+        k.reduce(q.block, q.branch(), {}, q.dout.data(), mask, pointers);
+        k.apply(q.block, q.branch(dv.data()), {}, q.dout.data(), mask, false);
+        return sums;
+      };
+      const Elements out = p.elements(), dv = p.elements(), exact_out = exact.elements(),
+                     exact_dv = exact.elements();
+      const Triple sums = run(kernel, p, out, dv),
+                   expected = run(reference, exact, exact_out, exact_dv);
+      p.each([&](int64_t i, int64_t) {
+        CHECK(close(out.get(i), exact_out.get(i)));
+        CHECK(close(dv.get(i), exact_dv.get(i)));
+      });
+      for (size_t c = 0; c < 37; ++c) {
+        CHECK(std::fabs(sums[0][c] - expected[0][c]) <= 5 * 64 * u * 8);
+        CHECK(std::fabs(sums[1][c] - expected[1][c]) <= 5 * 64 * u * 32);
+      }
+    }
+  });
 }

@@ -14,10 +14,11 @@ using Shortcut = ConvChain::Shortcut;
 inline constexpr MemoryFormat kFormats[] = {MemoryFormat::contiguous, MemoryFormat::channels_last};
 
 struct Convolution {
-  int64_t outputs, kernel, stride;
+  int64_t outputs, kernel, stride, groups = 1;
+  Activation activation = Activation::relu;
 };
 
-/// One of the chains of a ResNet, on an input of an odd size.
+/// One of the chains of a ResNet or a MobileNet, on an input of an odd size.
 struct Case {
   const char* name;
   Shape input;
@@ -30,6 +31,23 @@ inline const std::vector<Case> kCases{
     {"basic, strided", {2, 7, 9, 6}, {{10, 3, 2}, {10, 3, 1}}, Shortcut::projection},
     {"bottleneck", {2, 12, 5, 7}, {{3, 1, 1}, {3, 3, 1}, {12, 1, 1}}, Shortcut::identity},
     {"bottleneck, strided", {3, 6, 7, 8}, {{4, 1, 1}, {5, 3, 2}, {9, 1, 1}}, Shortcut::projection},
+    {"inverted residual",
+     {2, 8, 7, 6},
+     {{20, 1, 1, 1, Activation::relu6},
+      {20, 3, 1, 20, Activation::relu6},
+      {8, 1, 1, 1, Activation::none}},
+     Shortcut::identity},
+    {"strided, silu",
+     {2, 6, 9, 8},
+     {{18, 1, 1, 1, Activation::silu}, {18, 5, 2, 18, Activation::silu}},
+     Shortcut::none},
+    {"groups, hardswish",
+     {2, 8, 7, 5},
+     {{16, 1, 1, 1, Activation::hardswish},
+      {16, 3, 1, 4, Activation::hardswish},
+      {10, 1, 1, 1, Activation::none}},
+     Shortcut::none},
+    {"silu of a sum", {2, 6, 5, 7}, {{6, 3, 1, 1, Activation::silu}}, Shortcut::identity},
 };
 
 /// The tensors of a chain, leaves that require a gradient: the same values, rounded to bf16, in any
@@ -58,15 +76,18 @@ struct Chain {
     const auto parameter = [&](double low, double high) {
       return tensor({conv.outputs}, low, high, MemoryFormat::contiguous, true);
     };
-    return {.weight = tensor({conv.outputs, channels, conv.kernel, conv.kernel}, -1, 1),
-            .stride = conv.stride,
-            .padding = conv.kernel / 2,
-            .running_mean = parameter(-1, 1),
-            .running_var = parameter(0.5, 2),
-            .bn_weight = parameter(0.5, 1.5),
-            .bn_bias = parameter(-0.5, 0.5),
-            .momentum = 0.25,
-            .eps = 1e-3};
+    return {
+        .weight = tensor({conv.outputs, channels / conv.groups, conv.kernel, conv.kernel}, -1, 1),
+        .stride = conv.stride,
+        .padding = conv.kernel / 2,
+        .running_mean = parameter(-1, 1),
+        .running_var = parameter(0.5, 2),
+        .bn_weight = parameter(0.5, 1.5),
+        .bn_bias = parameter(-0.5, 0.5),
+        .momentum = 0.25,
+        .eps = 1e-3,
+        .groups = conv.groups,
+        .activation = conv.activation};
   }
   ConvChain get() const {
     ConvChain chain{.stages = stages, .shortcut = shortcut};

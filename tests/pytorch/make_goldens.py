@@ -2,6 +2,9 @@
 
 ops.safetensors       for each case: NAME.in0.., NAME.out, NAME.dout, and NAME.grad0.. for the inputs that have
                       a gradient. Inputs are f32, results those of PyTorch in f64, rounded to f32.
+networks.safetensors  for each network of nn/network.h beside ResNets, with 10 classes on two images: a digest of its state_dict's names, logits in evaluation and training, and
+                      digests of gradients and of running statistics as below; how far PyTorch's f32 and a bf16
+                      autocast are from them.
 resnet50.safetensors  ResNet-50 on a small batch: everything made from Philox numbers that the test can make
                       again; logits and losses whole, and of each other tensor its norm and 16 projections
                       on vectors of random signs, from which the norm of a difference is estimated. Results
@@ -9,6 +12,7 @@ resnet50.safetensors  ResNet-50 on a small batch: everything made from Philox nu
 optim.safetensors     in f64: where optimizers bring `start` with `gradients`, a row a step.
 """
 
+import contextlib
 import pathlib
 import struct
 
@@ -16,6 +20,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from networks import NAMES, network
 from resnet import ResNet, save_safetensors
 
 GOLDENS = pathlib.Path(__file__).resolve().parent.parent / "goldens"
@@ -155,13 +160,13 @@ BATCH, IMAGE, INPUT, STEPS, SEED, LR, MOMENTUM, DECAY = 2, 33, 1174, 3, 2026, 1e
 DIGESTS = 16
 
 
-def recipe_weight(name, shape, stream):
+def recipe_tensor(name, shape, stream):
     if len(shape) == 4:  # convolution: variance 2 / fan_in
         bound = (6.0 / (shape[1] * shape[2] * shape[3])) ** 0.5
         return uniform(shape, SEED, stream, -bound, bound)
     if len(shape) == 2:
         return uniform(shape, SEED, stream, -0.02, 0.02)
-    if name.endswith("bias"):
+    if name.endswith(("bias", "mean")):
         return uniform(shape, SEED, stream, -0.2, 0.2)
     # A batch norm's weight. Small at the end of a residual branch, as in a trained network: with 1 there, a
     # rounding error of f32 grows to percents of a gradient on its way through 16 blocks.
@@ -183,7 +188,7 @@ def digests(named):
 def train_resnet(dtype, autocast):
     model = ResNet()
     for i, (name, p) in enumerate(model.named_parameters()):
-        p.data = recipe_weight(name, tuple(p.shape), i)
+        p.data = recipe_tensor(name, tuple(p.shape), i)
     model = model.to(dtype).train()
     x = uniform((BATCH, 3, IMAGE, IMAGE), SEED, INPUT, -(3**0.5), 3**0.5).to(dtype)
     target = torch.arange(BATCH) * 37 % 1000
@@ -212,8 +217,19 @@ def relative(a, b):
 
 def distance(peer, exact, key):
     """Relative difference by norm: of a row of logits, of all losses, of each tensor by its projections."""
-    a, b = (peer[key], exact[key]) if key in ("loss", "logits") else (peer[key][:, 1:], exact[key][:, 1:])
+    digested = key not in ("loss", "logits", "eval", "train")
+    a, b = (peer[key][:, 1:], exact[key][:, 1:]) if digested else (peer[key], exact[key])
     return relative(a, b)
+
+
+def network_distance(peer, exact, key):
+    """The same, but of a gradient to no less than a thousandth of the largest: those that are 0 but for rounding, as
+    of a bias that the next batch norm takes away, have no relative difference."""
+    if key != "grads":
+        return distance(peer, exact, key)
+    a, b = peer[key][:, 1:], exact[key][:, 1:]
+    sizes = torch.linalg.vector_norm(b, dim=-1)
+    return torch.linalg.vector_norm(a - b, dim=-1) / sizes.clamp(min=1e-3 * sizes.max())
 
 
 def make_resnet():
@@ -250,8 +266,91 @@ def make_optim():
     save_safetensors(GOLDENS / "optim.safetensors", tensors)
 
 
+# Other networks: the recipe that tests/nn/network_golden_test.cpp repeats.
+INPUTS = {name: 1001 for name in NAMES}  # streams
+SIDE = 64
+
+
+def names_digest(state):
+    """FNV-1a of "name [sizes]" lines, without the counters of batches."""
+    h = 0xCBF29CE484222325
+    for name, t in state.items():
+        for byte in f"{name} {list(t.shape)}\n".replace(", ", ",").encode():
+            h = ((h ^ byte) * 0x100000001B3) & (2**64 - 1)
+    return torch.tensor([h - 2**64 if h >= 2**63 else h])
+
+
+class RoundToBf16(torch.autograd.Function):
+    @staticmethod
+    def forward(_, x):
+        return x.bfloat16().to(x.dtype)
+
+    @staticmethod
+    def backward(_, dy):
+        return dy.bfloat16().to(dy.dtype)
+
+
+class Bf16(torch.overrides.TorchFunctionMode):
+    """f32 rounded where PyTorch's autocast rounds, whose own bf16 convolutions take minutes on a CPU without any."""
+
+    LOWERED = (torch.conv2d, F.conv2d, F.linear)
+    FOLLOW = (F.batch_norm, F.relu, F.relu6, F.silu, F.hardswish, F.hardsigmoid, torch.sigmoid, F.gelu)
+    FOLLOW += (F.adaptive_avg_pool2d,)
+    SUMS = (torch.Tensor.add, torch.Tensor.__add__, torch.Tensor.mul, torch.Tensor.__mul__)  # of bf16, but in ConvNeXt
+
+    def __init__(self, sums):
+        super().__init__()
+        self.rounded = self.LOWERED + self.FOLLOW + (self.SUMS if sums else ())
+
+    def __torch_function__(self, f, types, args=(), kwargs=None):
+        if f in self.LOWERED:
+            args = [RoundToBf16.apply(a) if torch.is_tensor(a) and a.ndim > 1 else a for a in args]
+        y = f(*args, **(kwargs or {}))
+        return RoundToBf16.apply(y) if f in self.rounded else y
+
+
+def run_network(name, dtype, autocast):
+    model = network(name, num_classes=10)
+    tensors = list(model.named_parameters())
+    tensors += [(n, b) for n, b in model.named_buffers() if b.is_floating_point()]
+    for i, (tensor, t) in enumerate(tensors):
+        t.data = recipe_tensor(tensor, tuple(t.shape), i)
+    result = {"names": names_digest(model.state_dict())}
+    model = model.to(dtype)
+    x = uniform((BATCH, 3, SIDE, SIDE), SEED, INPUTS[name], -(3**0.5), 3**0.5).to(dtype)
+    with Bf16(name != "convnext_tiny") if autocast else contextlib.nullcontext():
+        with torch.no_grad():
+            result["eval"] = model.eval()(x).double()
+        logits = model.train()(x)
+        loss = F.cross_entropy(logits, torch.arange(BATCH))
+    loss.backward()
+    result["train"] = logits.detach().double()
+    result["grads"] = digests([(n, p.grad) for n, p in model.named_parameters()])
+    result["buffers"] = digests([(n, b) for n, b in model.named_buffers() if b.is_floating_point()])
+    return result
+
+
+def make_networks():
+    goldens = {}
+    for name in NAMES:
+        exact = run_network(name, torch.float64, False)
+        goldens[f"{name}.stream"], goldens[f"{name}.names"] = torch.tensor([INPUTS[name]]), exact.pop("names")
+        for key, t in exact.items():
+            if t.numel():
+                goldens[f"{name}.{key}"] = t if key in ("eval", "train") else t.float()
+        for kind, autocast in (("f32", False), ("bf16", True)):
+            peer = run_network(name, torch.float32, autocast)
+            for key, t in exact.items():
+                if t.numel():
+                    off = network_distance(peer, exact, key)
+                    goldens[f"{name}.pytorch_{kind}.{key}"] = off.float()
+                    print(f"{name}: PyTorch {kind} - f64, {key}: worst {off.max():.2e}, median {off.median():.2e}")
+    save_safetensors(GOLDENS / "networks.safetensors", goldens)
+
+
 if __name__ == "__main__":
     GOLDENS.mkdir(exist_ok=True)
     make_ops()
+    make_networks()
     make_resnet()
     make_optim()

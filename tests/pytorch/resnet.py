@@ -16,14 +16,16 @@ LAYERS = {
 
 
 class Block(nn.Module):
-    def __init__(self, kind, inputs, width, stride):
+    def __init__(self, kind, inputs, width, stride, groups=1, width_per_group=64):
         super().__init__()
         outputs = width * (4 if kind == "bottleneck" else 1)
         shapes = [(1, 1), (3, stride), (1, 1)] if kind == "bottleneck" else [(3, stride), (3, 1)]
-        widths = [inputs, width, width, outputs] if kind == "bottleneck" else [inputs, width, outputs]
+        inner = width * width_per_group // 64 * groups
+        widths = [inputs, inner, inner, outputs] if kind == "bottleneck" else [inputs, width, outputs]
         self.convs = len(shapes)
         for i, (kernel, step) in enumerate(shapes):
-            conv = nn.Conv2d(widths[i], widths[i + 1], kernel, step, kernel // 2, bias=False)
+            g = groups if kernel == 3 else 1
+            conv = nn.Conv2d(widths[i], widths[i + 1], kernel, step, kernel // 2, groups=g, bias=False)
             setattr(self, f"conv{i + 1}", conv)
             setattr(self, f"bn{i + 1}", nn.BatchNorm2d(widths[i + 1]))
         self.relu = nn.ReLU(inplace=True)
@@ -43,7 +45,7 @@ class Block(nn.Module):
 
 
 class ResNet(nn.Module):
-    def __init__(self, arch="resnet50", num_classes=1000):
+    def __init__(self, arch="resnet50", num_classes=1000, groups=1, width_per_group=64):
         super().__init__()
         kind, depths = LAYERS[arch]
         self.conv1 = nn.Conv2d(3, 64, 7, 2, 3, bias=False)
@@ -54,7 +56,8 @@ class ResNet(nn.Module):
         for i, depth in enumerate(depths):
             width, blocks = 64 << i, []
             for j in range(depth):
-                blocks.append(Block(kind, inputs, width, 2 if i > 0 and j == 0 else 1))
+                stride = 2 if i > 0 and j == 0 else 1
+                blocks.append(Block(kind, inputs, width, stride, groups, width_per_group))
                 inputs = width * (4 if kind == "bottleneck" else 1)
             setattr(self, f"layer{i + 1}", nn.Sequential(*blocks))
         self.avgpool = nn.AdaptiveAvgPool2d(1)

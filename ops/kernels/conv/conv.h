@@ -76,11 +76,12 @@ void conv_dgrad(const ConvPlan& plan, const void* dy, const void* packed, void* 
 void conv_wgrad(const ConvPlan& plan, const void* x, const void* dy, void* dw,
                 const ChannelMap& prologue = {});
 
-/// y = relu(sum + shift + residual), any of them left out: null, false.
-inline Epilogue activate(const void* shift, const void* residual = nullptr, bool relu = false) {
-  const bool any = shift != nullptr || residual != nullptr || relu;
+/// y = activation(sum + shift + residual), any of them left out: null, none.
+inline Epilogue activate(const void* shift, const void* residual = nullptr,
+                         Activation activation = Activation::none) {
+  const bool any = shift != nullptr || residual != nullptr || activation != Activation::none;
   return {.kind = any ? Epilogue::Kind::activate : Epilogue::Kind::store,
-          .relu = relu,
+          .activation = activation,
           .map = {.shift = shift},
           .residual = residual};
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "quern/ops/kernels/activation.h"
 #include "quern/ops/kernels/conv/conv.h"
 #include "quern/ops/kernels/conv/strides.h"
 #include "quern/ops/kernels/work.h"
@@ -49,7 +50,7 @@ std::vector<T> mapped(const ConvProblem& p, const T* x, const ChannelMap& map) {
   std::vector<T> z(static_cast<size_t>(p.n * Layout(p).x.n));
   each_pixel(Layout(p).x, p.n, p.ic, p.ih, p.iw, [&](int64_t c, int64_t i) {
     const Acc v = (static_cast<Acc>(x[i]) - center.at(c, 0)) * scale.at(c, 1) + shift.at(c, 0);
-    z[static_cast<size_t>(i)] = static_cast<T>(v <= 0 ? 0 : v);
+    z[static_cast<size_t>(i)] = static_cast<T>(activated(v, map.activation));
   });
   return z;
 }
@@ -73,14 +74,14 @@ void complete(const ImageStrides& s, int64_t n, int64_t channels, int64_t height
     Acc v = sums[i];
     if (e.kind == Kind::activate) v += shift.at(c, 0);
     v += residual.at(i, 0);
-    if (e.relu && v <= 0) v = 0;
+    v = activated(v, e.activation);
     if (e.kind == Kind::moments) {
       const double d = static_cast<double>(v) - first[c];
       second[c] += d * d;
     }
     if (e.kind == Kind::gradient) {
       const Acc distance = x.at(i, 0) - center.at(c, 0);
-      if (distance * scale.at(c, 1) + shift.at(c, 0) <= 0) v = 0;
+      v = through(v, distance * scale.at(c, 1) + shift.at(c, 0), e.map.activation);
       first[c] += static_cast<double>(v);
       second[c] += static_cast<double>(v) * static_cast<double>(distance);
     }

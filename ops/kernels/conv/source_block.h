@@ -50,7 +50,8 @@ ChannelMap from_channel(const ChannelMap& map, int64_t channel) {
   if (!map.scale) return map;
   return {.center = static_cast<const Acc*>(map.center) + channel,
           .scale = static_cast<const Acc*>(map.scale) + channel,
-          .shift = static_cast<const Acc*>(map.shift) + channel};
+          .shift = static_cast<const Acc*>(map.shift) + channel,
+          .activation = map.activation};
 }
 void copy_block(const SourceCopy& copy, const Axis& y, const Axis& x, const Block& block,
                 const void* src, void* scratch);

@@ -29,7 +29,7 @@ bool bypasses_caches(const JoinKernel& kernel, const BatchNormSize& size,
 JoinSide part_of(const JoinSide& side, int64_t offset, int64_t parameters) {
   return {.v = at(side.v, offset),
           .map = {at(side.map.center, parameters), at(side.map.scale, parameters),
-                  at(side.map.shift, parameters)},
+                  at(side.map.shift, parameters), side.map.activation},
           .a = at(side.a, parameters),
           .b = at(side.b, parameters),
           .c = at(side.c, parameters),

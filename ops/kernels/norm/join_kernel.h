@@ -1,5 +1,5 @@
 // The contract of the join kernels: where the branch and the shortcut of a residual block meet, the
-// last batch norm, the sum and the relu are one pass, and their gradient two. They see one nhwc
+// last batch norm, the sum and the activation are one pass, and their gradient two. They see one nhwc
 // block, rows (pixels) by channels, as the batch_norm kernels do. Files compiled with ISA flags
 // include this.
 #pragma once
@@ -17,7 +17,7 @@ struct JoinSide {
   void* dv = nullptr;                                   // null: not asked for
 };
 
-/// Where a join's sum was above 0 or not a number, a bit an element: bit c % 16 of word c / 16 of a
+/// Where a join's activation, if it only clamps, let its sum pass, a bit an element: bit c % 16 of word c / 16 of a
 /// row's words is channel c's. A block's first channel is a multiple of 16.
 using MaskWord = uint16_t;
 inline int64_t mask_words(int64_t channels) { return (channels + 15) / 16; }  // of a row
@@ -26,18 +26,19 @@ inline int64_t mask_words(int64_t channels) { return (channels + 15) / 16; }  //
 inline constexpr int64_t kJoinChannels = 2048;
 
 /// A side has a map or none; the branch always has them and, where dv is asked
-/// for, a, b and c.
-/// mask: [rows][mask_words(stride)]
+/// for, a, b and c. The activation is that of the branch's map.
+/// mask: [rows][mask_words(stride)]; null: none is written; backward, the slope is that of the
+/// activation at the branch, which has no shortcut then unless the activation is none
 /// streams: out and what is not written in place of dout bypass the caches; their rows start at
 /// whole cache lines then.
 struct JoinKernel {
   const char* name;  // join_<dtype>_<isa>; the naive one ends in _reference
   Isa isa;
   DType dtype;
-  /// out = relu(sum), the sum of both sides' (v - center)·scale + shift; mask may be null
+  /// out = activation(sum), the sum of both sides' (v - center)·scale + shift; mask may be null
   void (*forward)(const BatchNormBlock&, const JoinSide& branch, const JoinSide& shortcut,
                   void* out, MaskWord* mask, bool streams);
-  // dz = dout where the mask says so, else 0.
+  // dz = dout where the mask says so, else 0; without one, dout times the slope.
   /// sums[0] = Σdz, sums[1] = Σdz·(branch.v - center) and, if shortcut.map.center, sums[2] the same
   /// of shortcut.v
   void (*reduce)(const BatchNormBlock&, const JoinSide& branch, const JoinSide& shortcut,

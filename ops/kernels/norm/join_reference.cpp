@@ -1,4 +1,5 @@
 // The join kernels as their formulas read: the oracle, and the last choice.
+#include "quern/ops/kernels/activation.h"
 #include "quern/ops/kernels/norm/join_kernel.h"
 #include "quern/tensor/bfloat16.h"
 
@@ -27,8 +28,9 @@ struct Reference {
   static Word* word(Word* mask, const BatchNormBlock& block, int64_t i, int64_t c) {
     return mask + i / block.stride * mask_words(block.stride) + c / 16;
   }
-  static P masked(const BatchNormBlock& block, const void* dout, const MaskWord* mask, int64_t i,
-                  int64_t c) {
+  static P differentiated(const BatchNormBlock& block, const JoinSide& branch, const void* dout,
+                          const MaskWord* mask, int64_t i, int64_t c) {
+    if (!mask) return through(element(dout, i), normalised(branch, i, c), branch.map.activation);
     return *word(mask, block, i, c) >> c % 16 & 1 ? element(dout, i) : 0;
   }
   static double deviation(const JoinSide& side, int64_t i, int64_t c) {
@@ -51,11 +53,12 @@ struct Reference {
                       void* out, MaskWord* mask, bool /*streams*/) {
     each(block, [&](int64_t i, int64_t c) {
       const P v = sum_of(branch, shortcut, i, c);
-      static_cast<T*>(out)[i] = static_cast<T>(v <= 0 ? 0 : v);
+      static_cast<T*>(out)[i] = static_cast<T>(activated(v, branch.map.activation));
       if (!mask) return;
       MaskWord& bits = *word(mask, block, i, c);
       if (c % 16 == 0) bits = 0;
-      if (!(v <= 0)) bits = static_cast<MaskWord>(bits | 1 << c % 16);
+      if (through<P>(1, v, branch.map.activation) != 0)
+        bits = static_cast<MaskWord>(bits | 1 << c % 16);
     });
   }
 
@@ -64,7 +67,7 @@ struct Reference {
     for (int k = 0; k < (shortcut.map.center ? 3 : 2); ++k)
       for (int64_t c = 0; c < block.channels; ++c) sums[k][c] = 0;
     each(block, [&](int64_t i, int64_t c) {
-      const double dz = masked(block, dout, mask, i, c);
+      const double dz = differentiated(block, branch, dout, mask, i, c);
       sums[0][c] += dz;
       sums[1][c] += dz * deviation(branch, i, c);
       if (shortcut.map.center) sums[2][c] += dz * deviation(shortcut, i, c);
@@ -74,7 +77,7 @@ struct Reference {
   static void apply(const BatchNormBlock& block, const JoinSide& branch, const JoinSide& shortcut,
                     const void* dout, const MaskWord* mask, bool /*streams*/) {
     each(block, [&](int64_t i, int64_t c) {
-      const P dz = masked(block, dout, mask, i, c);
+      const P dz = differentiated(block, branch, dout, mask, i, c);
       differentiate(branch, dz, i, c);
       differentiate(shortcut, dz, i, c);
     });

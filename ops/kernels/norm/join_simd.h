@@ -1,6 +1,7 @@
 // The join kernels on vectors of xsimd, once an instruction set. They are bound by memory
 // bandwidth, which hides what a branch a vector costs.
 #pragma once
+#include "quern/ops/kernels/activation_simd.h"
 #include "quern/ops/kernels/norm/join_kernel.h"
 #include "quern/ops/kernels/simd.h"
 
@@ -21,10 +22,6 @@ struct Join {
   static V parameters(const void* p, int64_t c, Part part) {
     return part.load(static_cast<const P*>(p) + c);
   }
-  static V zero_where(xsimd::batch_bool<P> condition, V v) {
-    return xsimd::select(condition, V(0), v);
-  }
-
   template <class Part>
   static V value_of(const JoinSide& side, int64_t i, int64_t c, Part part) {
     const V v = elements(side.v, i, part);
@@ -40,7 +37,7 @@ struct Join {
   }
   template <class Word>
   static Word* row_of(Word* mask, const BatchNormBlock& block, int64_t row) {
-    return mask + row * mask_words(block.stride);
+    return mask ? mask + row * mask_words(block.stride) : nullptr;
   }
   /// Where channel c's lanes begin in its word.
   static int bit(int64_t c) { return kLanes<T> == 16 ? 0 : static_cast<int>(c % 16); }
@@ -48,12 +45,17 @@ struct Join {
     const int bits = to_bits<T>(condition) << bit(c);
     row[c / 16] = static_cast<MaskWord>(bit(c) == 0 ? bits : row[c / 16] | bits);
   }
-  /// dz; `bits`: of the row
+  /// dz; `bits`: of the row, or null
   template <class Part>
-  static V masked(const JoinSide& branch, const JoinSide& shortcut, const void* dout,
-                  const MaskWord* bits, int64_t i, int64_t c, Part part) {
+  static V differentiated(const JoinSide& branch, const JoinSide& shortcut, const void* dout,
+                          const MaskWord* bits, int64_t i, int64_t c, Part part) {
     for (const void* p : {branch.v, shortcut.v, dout})
       if (p) fetch_page_ahead(static_cast<const T*>(p) + i);
+    if (!bits)
+      return branch.map.activation == Activation::none
+                 ? elements(dout, i, part)
+                 : through(elements(dout, i, part), value_of(branch, i, c, part),
+                           branch.map.activation);
     return where_bits<T>(static_cast<uint16_t>(bits[c / 16] >> bit(c)), elements(dout, i, part));
   }
   /// sum += dz·(v - center)
@@ -85,9 +87,9 @@ struct Join {
       each_vector<T>(block.channels, [&](int64_t c, int, auto part) {
         const int64_t i = r * block.stride + c;
         const V v = sum_of(branch, shortcut, i, c, part);
-        const auto dropped = v <= V(0);  // NaN passes
-        put(static_cast<T*>(out) + i, zero_where(dropped, v), part, streams);
-        if (mask) put_bits(row_of(mask, block, r), c, !dropped);
+        put(static_cast<T*>(out) + i, activated(v, branch.map.activation), part, streams);
+        if (mask)  // NaN passes
+          put_bits(row_of(mask, block, r), c, through(V(1), v, branch.map.activation) != V(0));
       });
     if (streams) store_fence();
   }
@@ -100,7 +102,7 @@ struct Join {
     for (int64_t r = 0; r < block.rows; ++r)
       each_vector<T>(block.channels, [&](int64_t c, int, auto part) {
         const int64_t i = r * block.stride + c;
-        const V dz = masked(branch, shortcut, dout, row_of(mask, block, r), i, c, part);
+        const V dz = differentiated(branch, shortcut, dout, row_of(mask, block, r), i, c, part);
         store(all[0] + c, load(all[0] + c) + dz);
         add_deviation(branch, dz, i, c, part, all[1] + c);
         if (shortcut.map.center) add_deviation(shortcut, dz, i, c, part, all[2] + c);
@@ -115,7 +117,7 @@ struct Join {
     for (int64_t r = 0; r < block.rows; ++r)
       each_vector<T>(block.channels, [&](int64_t c, int, auto part) {
         const int64_t i = r * block.stride + c;
-        const V dz = masked(branch, shortcut, dout, row_of(mask, block, r), i, c, part);
+        const V dz = differentiated(branch, shortcut, dout, row_of(mask, block, r), i, c, part);
         differentiate(branch, dz, i, c, part, streams && branch.dv != dout);
         differentiate(shortcut, dz, i, c, part, streams && shortcut.dv != dout);
       });

@@ -28,8 +28,8 @@ struct PanelCopy {
   int64_t term_stride = 0;
 };
 
-/// What a batch norm and relu do to a matrix [rows][cols] whose columns, or rows, are channels:
-/// max(0, (v - center)·scale + shift), rounded after the difference and, fused, after the rest. dst
+/// What a batch norm and an activation do to a matrix [rows][cols] whose columns, or rows, are
+/// channels: activation((v - center)·scale + shift), rounded after the difference and, fused, after the rest. dst
 /// may be src. What is kept a channel is f32, f64 for f64.
 struct MapCopy {
   const void* src;

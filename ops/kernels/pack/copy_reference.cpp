@@ -1,6 +1,7 @@
 // The copy kernels as they are described: an item after the other.
 #include <cmath>
 
+#include "quern/ops/kernels/activation.h"
 #include "quern/ops/kernels/conv/strides.h"
 #include "quern/ops/kernels/pack/copy_kernel.h"
 
@@ -23,13 +24,12 @@ void interleave16(const void* a, const void* b, int64_t n, void* dst) {
   }
 }
 
-/// relu of what the map makes of v; v itself without a scale.
+/// What the map makes of v; v itself without a scale.
 template <class A>
 A mapped(A v, const ChannelMap& map, int64_t channel) {
   if (map.scale == nullptr) return v;
   const auto at = [=](const void* array) { return static_cast<const A*>(array)[channel]; };
-  const A y = std::fma(v - at(map.center), at(map.scale), at(map.shift));
-  return y <= 0 ? A{0} : y;  // NaN passes
+  return activated(std::fma(v - at(map.center), at(map.scale), at(map.shift)), map.activation);
 }
 
 /// v as terms of bf16, put(term, value) for each.

@@ -1,6 +1,7 @@
 // The loops of a CopyKernel on the compiler's vectors. Included by files with ISA flags, so all of
 // it has internal linkage.
 #pragma once
+#include "quern/ops/kernels/activation_simd.h"
 #include "quern/ops/kernels/pack/copy_kernel.h"
 #include "quern/ops/kernels/simd.h"
 
@@ -128,8 +129,12 @@ void interleave16(const void* a, const void* b, int64_t n, void* dst) {
 template <class V>
 struct VectorMap {
   V center, scale, shift;
-  /// A NaN stays one: max() gives its second operand, or NaN for either.
-  V operator()(V v) const { return xsimd::max(V(0), normalised(v, center, scale, shift)); }
+  Activation activation;
+  V operator()(V v) const {
+    const V z = normalised(v, center, scale, shift);
+    // A NaN stays one: max() gives its second operand, or NaN for either.
+    return activation == Activation::relu ? xsimd::max(V(0), z) : activated(z, activation);
+  }
 };
 
 /// The first n items from p.
@@ -148,6 +153,7 @@ class ColumnMap {
  public:
   explicit ColumnMap(const PanelCopy& copy)
       : end_(copy.cols),
+        activation_(copy.map.activation),
         arrays_{static_cast<const float*>(copy.map.center),
                 static_cast<const float*>(copy.map.scale),
                 static_cast<const float*>(copy.map.shift)} {
@@ -166,11 +172,12 @@ class ColumnMap {
     const auto array = [&](int k) {
       return load(beyond > 0 ? last_[k] + beyond : arrays_[k] + column);
     };
-    return {{array(0), array(1), array(2)}};
+    return {{array(0), array(1), array(2), activation_}};
   }
 
  private:
   int64_t end_;
+  Activation activation_;
   const float* arrays_[3];         // center, scale and shift
   float last_[3][2 * lanes] = {};  // of the last columns, then 0
 };
@@ -305,7 +312,8 @@ struct Terms {
 template <class T, class Load>
 VectorMap<Vec<T>> map_from(const MapCopy& copy, int64_t i, Load load) {
   const auto array = [&](const void* p) { return load(static_cast<const Wide<T>*>(p) + i); };
-  return {array(copy.map.center), array(copy.map.scale), array(copy.map.shift)};
+  return {array(copy.map.center), array(copy.map.scale), array(copy.map.shift),
+          copy.map.activation};
 }
 
 /// Columns are channels: a cache line of bf16 at a time, so that what maps them stays in registers.

@@ -159,17 +159,18 @@ void each_dense(const DepthwiseWindow& w, F f) {
   }
 }
 
-/// Do the kernels do all of it: a shift and a relu at most?
+/// Do the kernels do all of it: a shift and a clamp at most?
 inline bool is_plain(const Epilogue& epilogue) {
   using Kind = Epilogue::Kind;
   return epilogue.kind == Kind::store ||
-         (epilogue.kind == Kind::activate && epilogue.residual == nullptr);
+         (epilogue.kind == Kind::activate && epilogue.residual == nullptr &&
+          only_clamps(epilogue.activation));
 }
 /// What of it they do, from a channel on.
 inline DepthwiseActivation activation(const Epilogue& epilogue, int64_t channel) {
   if (epilogue.kind != Epilogue::Kind::activate) return {};
   const auto* shift = static_cast<const float*>(epilogue.map.shift);
-  return {shift ? shift + channel : nullptr, epilogue.relu};
+  return {shift ? shift + channel : nullptr, epilogue.activation};
 }
 
 /// Whether planes are convolved where they lie, without channels innermost (planes.cpp).

@@ -27,10 +27,10 @@ namespace quern::kernels {
 /// multiple of a kernel's vector, the last vector overlaps the one before.
 inline constexpr int64_t kDepthwiseChannels = 16;
 
-/// What becomes of stored sums: + shift, then at least 0 if relu.
+/// What becomes of stored sums: + shift, then through an activation that only clamps.
 struct DepthwiseActivation {
   const float* shift = nullptr;  // [channels]; null: 0
-  bool relu = false;
+  Activation activation = Activation::none;
 };
 
 /// Which pixels a row of outputs reads. Output i meets, under tap (r, t), pixel

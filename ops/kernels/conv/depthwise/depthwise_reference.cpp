@@ -1,4 +1,5 @@
 // The depthwise kernels spelled out: a channel after the other.
+#include "quern/ops/kernels/activation.h"
 #include "quern/ops/kernels/conv/depthwise/depthwise_kernel.h"
 #include "quern/tensor/bfloat16.h"
 
@@ -22,9 +23,8 @@ struct NaiveDepthwise {
       }
   }
 
-  static float activated(const DepthwiseActivation& a, float sum, int64_t channel) {
-    if (a.shift) sum += a.shift[channel];
-    return a.relu && sum <= 0 ? 0 : sum;
+  static float stored(const DepthwiseActivation& a, float sum, int64_t channel) {
+    return activated(a.shift ? sum + a.shift[channel] : sum, a.activation);
   }
 
   template <class To>
@@ -34,7 +34,7 @@ struct NaiveDepthwise {
       for (int64_t c = 0; c < w.channels; ++c) {
         float sum = 0;
         each_tap(w, i, c, [&](float x, int64_t tap) { sum += x * weight[tap]; });
-        out[i * out_pixel + c] = static_cast<To>(activated(a, sum, c));
+        out[i * out_pixel + c] = static_cast<To>(stored(a, sum, c));
       }
   }
 
@@ -60,7 +60,7 @@ struct NaiveDepthwise {
           sum += static_cast<float>(static_cast<const T*>(p.source)[y * p.width + x]) *
                  weight[r * p.weight_row + t * p.weight_tap + channel];
         }
-      static_cast<T*>(out)[i] = static_cast<T>(activated(a, sum, channel));
+      static_cast<T*>(out)[i] = static_cast<T>(stored(a, sum, channel));
     }
   }
 

@@ -2,6 +2,7 @@
 // neighbouring outputs' sums stay in registers, so that a pixel is loaded (and widened) once for
 // all of them that it meets under a row of taps.
 #pragma once
+#include "quern/ops/kernels/activation_simd.h"
 #include "quern/ops/kernels/conv/depthwise/depthwise_kernel.h"
 #include "quern/ops/kernels/conv/depthwise/grouped_simd.h"
 
@@ -45,13 +46,13 @@ struct DepthwiseLoops {
   /// The first `count` of a run's sums, `apart` elements from one to the next.
   template <class To>
   __attribute__((always_inline)) static void store_sums(const V (&sum)[kOutputs], int64_t count,
-                                                        V shift, bool relu, To* to, int64_t apart) {
+                                                        V shift, Bounds bounds, To* to,
+                                                        int64_t apart) {
+    const V low(bounds.low), high(bounds.high);
 #pragma GCC unroll 8
     for (int i = 0; i < kOutputs; ++i) {
       if (i >= count) break;
-      V v = sum[i] + shift;
-      if (relu) v = xsimd::select(v <= V(0), V(0), v);  // NaN passes
-      store(to + i * apart, v);
+      store(to + i * apart, clamped(sum[i] + shift, low, high));
     }
   }
 
@@ -84,7 +85,7 @@ struct DepthwiseLoops {
                 sum[(p - t) / stride] = fused(x, tap[t], sum[(p - t) / stride]);
           }
         }
-        store_sums(sum, count, a.shift ? load(a.shift + c) : V(0), a.relu,
+        store_sums(sum, count, a.shift ? load(a.shift + c) : V(0), Bounds(a.activation),
                    out + output * out_pixel + c, out_pixel);
       }
     }
@@ -137,7 +138,7 @@ struct DepthwiseLoops {
               if (y >= r && y - r < kOutputs) sum[y - r] = fused(pixels, tap[r], sum[y - r]);
           }
         }
-        store_sums(sum, count, a.shift ? of_lanes(a.shift) : V(0), a.relu,
+        store_sums(sum, count, a.shift ? of_lanes(a.shift) : V(0), Bounds(a.activation),
                    out + output * p.out_width + x, p.out_width);
       }
     }
@@ -259,7 +260,7 @@ struct DepthwiseLoops {
               sum[i] = fused(load(from + i * w.stride * w.pixel), tap, sum[i]);
             }
           }
-        store_sums(sum, count, a.shift ? load(a.shift + c) : V(0), a.relu,
+        store_sums(sum, count, a.shift ? load(a.shift + c) : V(0), Bounds(a.activation),
                    out + output * out_pixel + c, out_pixel);
       }
     }

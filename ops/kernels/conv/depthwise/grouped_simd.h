@@ -4,6 +4,7 @@
 //
 //     x of a pixel     a b c d | e f g h        spread<1>     b b b b | f f f f
 #pragma once
+#include "quern/ops/kernels/activation_simd.h"
 #include "quern/ops/kernels/conv/depthwise/depthwise_kernel.h"
 #include "quern/ops/kernels/simd.h"
 
@@ -69,9 +70,9 @@ struct GroupedLoops {
         const int64_t c = at_most(begin, w.channels - lanes);
         const V shift = a.shift ? load(a.shift + c) : V(0);
         const auto put = [&](int64_t o, V sum) __attribute__((always_inline)) {
-          V v = sum + shift;
-          if (a.relu) v = xsimd::select(v <= V(0), V(0), v);  // NaN passes
-          store(out + (output + o) * out_pixel + c, v);
+          const Bounds bounds(a.activation);
+          store(out + (output + o) * out_pixel + c,
+                clamped(sum + shift, V(bounds.low), V(bounds.high)));
         };
         if (left > 7) sum_block<kOutputs>(w, weight + c, output, at_most(left, kOutputs), c, put);
         else sum_block<7>(w, weight + c, output, left, c, put);

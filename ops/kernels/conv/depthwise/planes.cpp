@@ -81,7 +81,8 @@ class DepthwisePlanes {
                                .step = columns.offset_step * inside_,
                                .channels = inside_ == 1 ? 0 : inside_};
     const float* weight = weight_ + (rows.kernel * p_.kw + columns.kernel) * pitch_ + channel;
-    const DepthwiseActivation after{after_.shift ? after_.shift + channel : nullptr, after_.relu};
+    const DepthwiseActivation after{after_.shift ? after_.shift + channel : nullptr,
+                                    after_.activation};
     T* to = out_ + i * out_items_;
     // What is written behind a plane is overwritten by the next of this thread, if there is one.
     const bool ends_inside = width >= kVector || (end - i - 1) * out_items_ >= kVector;

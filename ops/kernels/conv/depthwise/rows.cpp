@@ -4,7 +4,7 @@
 //     copy the rows of the source that it reads, unless they are read where they lie
 //     for each row of outputs, for each phase of it along x (axis.h)
 //       sums, in registers from the first tap to the last    depthwise_simd.h
-//     the epilogue, the store                                conv/epilogue
+//       the epilogue, the store                              conv/epilogue
 //
 // Sums that nothing follows go to the output at once if its channels are innermost.
 #include <algorithm>
@@ -47,7 +47,7 @@ class DepthwiseEngine {
         row_parts_(row_parts()),
         output_(epilogue, gemm_, out_strides_, out_strides_.x, p_.oc, p_.n * row_parts_, out_),
         copies_(source_.scratch_items(most_source_rows(), pitch_)),
-        sums_(direct_ ? 0 : block_rows() * x_.output * pitch_),
+        sums_(direct_ ? 0 : (by_row() ? 1 : block_rows()) * x_.output * pitch_),
         tiles_(direct_ ? 0 : output_.scratch_items(kTileRows)) {}
 
   void run() const {
@@ -65,15 +65,17 @@ class DepthwiseEngine {
     for (int64_t i = 0; i < axis.phases(); ++i) all.push_back(axis.phase(i));
     return all;
   }
+  /// Are rows completed one by one, out of L1? Those of planes are copied together.
+  bool by_row() const { return !plain_ && out_strides_.c == 1; }
   int64_t panel_width() const {
-    return depthwise_panel(p_, source_.copied() || !direct_ ? kCopiedChannels : p_.oc);
+    return depthwise_panel(p_, source_.copied() || out_strides_.c != 1 ? kCopiedChannels : p_.oc);
   }
   /// Blocks of an image's rows: as many as keep what is copied in a quarter of L2, and threads
   /// busy.
   int64_t row_parts() const {
     const int64_t row_bytes =
         source_.scratch_items(1, pitch_) * static_cast<int64_t>(sizeof(T)) +
-        (direct_ ? 0 : x_.output * pitch_ * static_cast<int64_t>(sizeof(float)));
+        (direct_ || by_row() ? 0 : x_.output * pitch_ * static_cast<int64_t>(sizeof(float)));
     const int64_t for_cache = ceil_div(y_.output * row_bytes, cache::depthwise_block());
     const int64_t wanted = wanted_cells(p_.n * p_.oc * p_.oh * p_.ow * p_.kh * p_.kw * group_);
     const int64_t for_threads = ceil_div(wanted, p_.n * panels_.count);
@@ -129,7 +131,10 @@ class DepthwiseEngine {
     return image * out_strides_.n + row * out_strides_.y + channel * out_strides_.c;
   }
   void copy_out(const T* sums, int64_t image, Extent rows, Extent channels) const;
-  void complete(float* sums, int64_t block, Extent rows, Extent channels) const;
+  using Totals = CachedVector<PanelSums<float>>;  // of the channels, kMaxNr or a tile's at a time
+  int64_t totals_width() const { return out_strides_.c == 1 ? kMaxNr : gemm_.nr; }
+  Totals totals_of(int64_t block, Extent channels) const;
+  void complete(float* sums, int64_t pixels, int64_t place, Extent channels, Totals& totals) const;
 
   const ConvProblem& p_;
   const bool forward_;
@@ -168,8 +173,14 @@ void DepthwiseEngine<T>::run_cell(int64_t block, Extent channels) const {
     sum_rows(rows, view, channels, sums);
     copy_out(sums, image, rows, channels);
   } else {
-    sum_rows(rows, view, channels, sums_.get());
-    complete(sums_.get(), block, rows, channels);
+    Totals totals = totals_of(block, channels);
+    const int64_t at_once = by_row() ? 1 : rows.size;
+    for (int64_t i = 0; i < rows.size; i += at_once) {
+      sum_rows({rows.begin + i, at_once}, view, channels, sums_.get());
+      complete(sums_.get(), at_once * x_.output, place(image, rows.begin + i, channels.begin),
+               channels, totals);
+    }
+    for (PanelSums<float>& t : totals) t.flush();
   }
 }
 
@@ -228,34 +239,36 @@ void DepthwiseEngine<T>::copy_out(const T* sums, int64_t image, Extent rows,
                 out_strides_.x, x_.output, channels.size);
 }
 
-/// A block's sums, as many channels at a time as tiles have.
 template <class T>
-void DepthwiseEngine<T>::complete(float* sums, int64_t block, Extent rows, Extent channels) const {
-  const int64_t image = block / row_parts_;
-  // Rows of a plane follow each other, those of channels_last may have a gap between them.
-  const int64_t runs = out_strides_.c == 1 ? rows.size : 1;
-  const int64_t run = rows.size * x_.output / runs;
-  for (int64_t c = 0; c < channels.size; c += gemm_.nr) {
-    const int64_t n = std::min<int64_t>(gemm_.nr, channels.size - c);
-    PanelSums<float> totals = output_.sums(block, channels.begin + c, n);
-    for (int64_t i = 0; i < runs; ++i)
-      for (int64_t at = 0; at < run; at += kTileRows) {
-        GemmTile tile{.m = std::min(kTileRows, run - at),
-                      .n = n,
-                      .k = 0,
-                      .batch = 0,
-                      .a = nullptr,
-                      .lda = 0,
-                      .b = nullptr,
-                      .c = sums + (i * run + at) * pitch_ + c,
-                      .ldc = pitch_,
-                      .accumulate = false};
-        output_.complete(tile, channels.begin + c,
-                         place(image, rows.begin + i, channels.begin + c) + at * out_strides_.x,
-                         tiles_.get(), totals);
-      }
-    totals.flush();
-  }
+auto DepthwiseEngine<T>::totals_of(int64_t block, Extent channels) const -> Totals {
+  Totals totals;
+  totals.reserve(static_cast<size_t>(ceil_div(channels.size, totals_width())));
+  for (int64_t c = 0; c < channels.size; c += totals_width())
+    totals.push_back(
+        output_.sums(block, channels.begin + c, std::min(totals_width(), channels.size - c)));
+  return totals;
+}
+
+/// The sums of so many pixels, which follow each other, to the output from `place` on.
+template <class T>
+void DepthwiseEngine<T>::complete(float* sums, int64_t pixels, int64_t place, Extent channels,
+                                  Totals& totals) const {
+  for (int64_t at = 0; at < pixels; at += kTileRows)
+    for (size_t i = 0; i < totals.size(); ++i) {
+      const int64_t c = static_cast<int64_t>(i) * totals_width();
+      GemmTile tile{.m = std::min(kTileRows, pixels - at),
+                    .n = std::min(totals_width(), channels.size - c),
+                    .k = 0,
+                    .batch = 0,
+                    .a = nullptr,
+                    .lda = 0,
+                    .b = nullptr,
+                    .c = sums + at * pitch_ + c,
+                    .ldc = pitch_,
+                    .accumulate = false};
+      output_.complete(tile, channels.begin + c, place + at * out_strides_.x + c * out_strides_.c,
+                       tiles_.get(), totals[i]);
+    }
 }
 
 }  // namespace

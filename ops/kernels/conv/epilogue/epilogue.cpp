@@ -56,7 +56,7 @@ TileOutput<T>::TileOutput(const Epilogue& epilogue, const GemmKernel& gemm,
       blocks_(blocks),
       output_(output),
       adds_in_place_(epilogue.residual == output && epilogue.kind == Kind::activate &&
-                     !epilogue.map.shift && !epilogue.relu),
+                     !epilogue.map.shift && epilogue.activation == Activation::none),
       kernel_(select_tile_kernel(dtype_of<T>)),
       totals_(has_sums() ? 2 * blocks * channels * static_cast<int64_t>(sizeof(double)) : 0),
       no_shift_(epilogue.map.shift ? 0 : channels * static_cast<int64_t>(sizeof(Acc))) {
@@ -110,11 +110,12 @@ void TileOutput<T>::complete(GemmTile& tile, int64_t channel, int64_t offset, T*
   // Member by member: a copy would be loaded again before its stores have been forwarded.
   const Epilogue of_tile{
       .kind = epilogue_.kind,
-      .relu = epilogue_.relu,
+      .activation = epilogue_.activation,
       .map = {.center = epilogue_.kind == Kind::moments ? sums.pivot
                                                         : array(epilogue_.map.center, channel),
               .scale = array(epilogue_.map.scale, channel),
-              .shift = array(epilogue_.map.shift, channel)},
+              .shift = array(epilogue_.map.shift, channel),
+              .activation = epilogue_.map.activation},
       .residual = gather(epilogue_.residual, offset, m, n, scratch + items),
       .x = gather(epilogue_.x, offset, m, n, scratch + 2 * items),
       .first = sums.a,

@@ -78,7 +78,9 @@ class TileOutput {
   }
   /// Does the micro-kernel complete sums of n columns and `batch` products?
   bool in_registers(int64_t n, int64_t batch, const PanelSums<Acc>& sums) const {
-    return gemm_.takes_epilogues && n == gemm_.nr && batch > 0 && !sums.needs_pivot();
+    return gemm_.takes_epilogues && n == gemm_.nr && batch > 0 && !sums.needs_pivot() &&
+           only_clamps(epilogue_.activation) &&
+           (epilogue_.kind != Kind::gradient || only_clamps(epilogue_.map.activation));
   }
   /// How many tiles of m×n, which have `batch` products, complete() takes at once of so many rows.
   int64_t at_once(int64_t rows, int64_t m, int64_t n, int64_t batch,

@@ -1,4 +1,5 @@
 // The tile kernels spelled out: an element after the other.
+#include "quern/ops/kernels/activation.h"
 #include "quern/ops/kernels/conv/epilogue/tile_kernel.h"
 #include "quern/ops/kernels/conv/strides.h"
 #include "quern/tensor/bfloat16.h"
@@ -22,7 +23,7 @@ struct Naive {
     if (f.kind == activate) v += array(f.map.shift)[j];
     if ((f.kind == activate || f.kind == gradient) && f.residual)
       v += element(f.residual, i * f.stride + j);
-    if (f.kind == activate && f.relu && v <= 0) v = 0;
+    if (f.kind == activate) v = activated(v, f.activation);
     if (f.kind == moments) {
       const S distance = v - array(f.map.center)[j];
       array(f.first)[j] += distance;
@@ -30,7 +31,7 @@ struct Naive {
     }
     if (f.kind == gradient) {
       const S distance = element(f.x, i * f.stride + j) - array(f.map.center)[j];
-      if (distance * array(f.map.scale)[j] + array(f.map.shift)[j] <= 0) v = 0;
+      v = through(v, distance * array(f.map.scale)[j] + array(f.map.shift)[j], f.map.activation);
       array(f.first)[j] += v;
       array(f.second)[j] += v * distance;
     }

@@ -1,8 +1,8 @@
 // The tile kernels on vectors of xsimd, once an instruction set. A vector lies along a row; what is
 // kept a channel stays in registers from the first row to the last.
 #pragma once
+#include "quern/ops/kernels/activation_simd.h"
 #include "quern/ops/kernels/conv/epilogue/tile_kernel.h"
-#include "quern/ops/kernels/simd.h"
 
 namespace quern::kernels {
 namespace {
@@ -35,8 +35,7 @@ struct TileLoops {
       for (int64_t i = 0; i < tile.m; ++i) {
         V v = lanes.load(sums(i) + j) + shift;
         if (f.residual) v += lanes.load(row_of(f.residual, i) + j);
-        if (f.relu) v = xsimd::select(v <= V(0), V(0), v);  // NaN passes
-        lanes.store(out(i) + j, v);
+        lanes.store(out(i) + j, activated(v, f.activation));
       }
     });
   }
@@ -65,7 +64,7 @@ struct TileLoops {
         const V x = lanes.load(row_of(f.x, i) + j);
         V dz = lanes.load(sums(i) + j);
         if (f.residual) dz += lanes.load(row_of(f.residual, i) + j);
-        dz = xsimd::select(normalised(x, center, a, b) <= V(0), V(0), dz);
+        dz = through(dz, normalised(x, center, a, b), f.map.activation);
         first += dz;
         second = fused(dz, x - center, second);
         lanes.store(out(i) + j, dz);

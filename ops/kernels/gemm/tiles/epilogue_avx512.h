@@ -70,9 +70,11 @@ struct TileEpilogue {
   }
   __attribute__((always_inline)) void activate(Accumulators<kRows>& c) const {
     add_residual(c);
-    const __m512 least = _mm512_set1_ps(f.relu ? 0 : -__builtin_inff());
-    const auto activated = [&](Columns v) __attribute__((always_inline)) {
-      return Columns{_mm512_max_ps(least, v.lo), _mm512_max_ps(least, v.hi)};  // NaN passes
+    const __m512 least = _mm512_set1_ps(f.activation == Activation::none ? -__builtin_inff() : 0);
+    const __m512 most = _mm512_set1_ps(f.activation == Activation::relu6 ? 6 : __builtin_inff());
+    const auto activated = [&](Columns v) __attribute__((always_inline)) {  // NaN passes
+      return Columns{_mm512_min_ps(most, _mm512_max_ps(least, v.lo)),
+                     _mm512_min_ps(most, _mm512_max_ps(least, v.hi))};
     };
     rows(c, activated);
   }
@@ -99,6 +101,12 @@ struct TileEpilogue {
     };
     const __m512 scale = array(f.map.scale), shift = array(f.map.shift),
                  center = array(f.map.center);
+    // Which relu has none of, and no activation no bound: nothing is beyond a NaN.
+    const auto bound = [&](bool has, float at) __attribute__((always_inline)) {
+      return _mm512_set1_ps(has ? at : __builtin_nanf(""));
+    };
+    const __m512 low = bound(f.map.activation != Activation::none, 0),
+                 high = bound(f.map.activation == Activation::relu6, 6);
     __m512 first[2] = {}, second[2] = {};
     if (f.residual != nullptr) {
       auto residual = walk(f.residual);
@@ -109,8 +117,9 @@ struct TileEpilogue {
 #pragma GCC unroll 14
     for (int r = 0; r < kRows; xs.after(r++)) {
       const __m512 distance = _mm512_sub_ps(Rows::load(xs.at + column), center);
-      const __mmask16 passed = _mm512_cmp_ps_mask(_mm512_fmadd_ps(distance, scale, shift),
-                                                  _mm512_setzero_ps(), _CMP_NLE_UQ);
+      const __m512 z = _mm512_fmadd_ps(distance, scale, shift);
+      const __mmask16 passed =
+          _mm512_mask_cmp_ps_mask(_mm512_cmp_ps_mask(z, low, _CMP_NLE_UQ), z, high, _CMP_NGE_UQ);
       c[r] = _mm512_maskz_mov_ps(passed, c[r]);
       first[r % 2] = _mm512_add_ps(first[r % 2], c[r]);
       second[r % 2] = _mm512_fmadd_ps(c[r], distance, second[r % 2]);

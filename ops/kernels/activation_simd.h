@@ -1,0 +1,60 @@
+// Activations and their slopes on vectors. Included by files with ISA flags, so all of it has
+// internal linkage.
+#pragma once
+#include "quern/ops/kernels/epilogue.h"
+#include "quern/ops/kernels/math.h"
+
+namespace quern::kernels {
+namespace {
+
+inline Vec<float> exponential(Vec<float> v) { return Math::exp(v); }
+inline Vec<double> exponential(Vec<double> v) { return xsimd::exp(v); }
+
+/// NaN passes.
+template <class V>
+V clamped(V v, V low, V high) {
+  return xsimd::select(v <= low, low, xsimd::select(v >= high, high, v));
+}
+
+/// What those that only clamp clamp to: infinities where they do not.
+struct Bounds {
+  float low, high;
+  explicit Bounds(Activation a)
+      : low(a == Activation::none ? -__builtin_inff() : 0),
+        high(a == Activation::relu6 ? 6 : __builtin_inff()) {}
+};
+
+template <class V>
+V activated(V v, Activation activation) {
+  switch (activation) {
+    case Activation::none: break;
+    case Activation::relu: return xsimd::select(v <= V(0), V(0), v);
+    case Activation::relu6: return clamped(v, V(0), V(6));
+    case Activation::silu: return quotient(v, V(1) + exponential(-v));
+    case Activation::hardswish: return v * quotient(clamped(v + V(3), V(0), V(6)), V(6));
+  }
+  return v;
+}
+
+/// The gradient of v, which became activated(v), from that of the result.
+template <class V>
+V through(V dy, V v, Activation activation) {
+  switch (activation) {
+    case Activation::none: break;
+    case Activation::relu: return xsimd::select(v <= V(0), V(0), dy);
+    case Activation::relu6: return xsimd::select((v <= V(0)) | (v >= V(6)), V(0), dy);
+    case Activation::silu: {
+      const V s = quotient(V(1), V(1) + exponential(-v));
+      return dy * (s * (V(1) + v * (V(1) - s)));
+    }
+    case Activation::hardswish: {
+      using P = typename V::value_type;
+      const V slope = fused(v, V(P(1) / 3), V(P(0.5)));
+      return xsimd::select(v <= V(-3), V(0), xsimd::select(v < V(3), dy * slope, dy));
+    }
+  }
+  return dy;
+}
+
+}  // namespace
+}  // namespace quern::kernels
