@@ -70,6 +70,12 @@ CheckpointParts read_checkpoint(const std::string& path) {
   return parts;
 }
 
+TensorDict clone(const TensorDict& tensors) {
+  TensorDict copies;
+  for (const auto& [name, tensor] : tensors) copies.insert(name, raw::clone(tensor));
+  return copies;
+}
+
 void restore_random(const CheckpointParts& parts) {
   default_generator() = Generator(parts.seed, parts.stream);
 }

@@ -8,6 +8,7 @@
 #pragma once
 #include "quern/nn/module.h"
 #include "quern/nn/safetensors.h"
+#include "quern/tensor/raw.h"
 
 namespace quern::nn {
 
@@ -32,6 +33,7 @@ struct CheckpointParts {
 };
 void write_checkpoint(const std::string& path, const CheckpointParts& parts);
 CheckpointParts read_checkpoint(const std::string& path);
+TensorDict clone(const TensorDict& tensors);
 void restore_random(const CheckpointParts& parts);
 CheckpointParts gather(const Module& model, TensorDict optimizer, Extras extras);
 }  // namespace detail
@@ -51,12 +53,13 @@ void save_checkpoint(const std::string& path, const Module& model, const Optimiz
 template <class Optimizer>
 Extras load_checkpoint(const std::string& path, Module& model, Optimizer& optimizer) {
   detail::CheckpointParts parts = detail::read_checkpoint(path);
-  const TensorDict before = optimizer.state_dict();
-  optimizer.load_state_dict(parts.optimizer);
+  const TensorDict state = model.state_dict(), before = detail::clone(state);
+  model.load_state_dict(parts.model);
   try {
-    model.load_state_dict(parts.model);
+    optimizer.load_state_dict(parts.optimizer);
   } catch (...) {
-    optimizer.load_state_dict(before);
+    for (auto to = state.begin(), from = before.begin(); to != state.end(); ++to, ++from)
+      raw::copy_(to->second, from->second);  // which takes no memory
     throw;
   }
   detail::restore_random(parts);

@@ -93,6 +93,25 @@ TEST_CASE("memory ends while a file is loaded") {
                  [&](bool failed) { CHECK((failed || right)); });
 }
 
+TEST_CASE("memory ends while a file of torch.save is loaded") {
+  size_t tensors = 0;
+  for_all_faults([&] { tensors = load_weights(QUERN_GOLDENS "/stream.pth").size(); },
+                 [&](bool failed) { CHECK((failed || tensors == 15)); });
+}
+
+TEST_CASE("memory ends while a checkpoint is loaded") {
+  const TemporaryFolder folder;
+  const std::string path = folder / "checkpoint";
+  Net net(1);
+  optim::AdamW optimizer(net.parameters());
+  nn::save_checkpoint(path, Net(2), optimizer, {{{"extra", ones({3})}}, {{"key", "value"}}});
+  for_all_faults([&] { nn::load_checkpoint(path, net, optimizer); },
+                 [&](bool failed) {
+                   CHECK(all_are(net.state_dict(), failed ? 1 : 2));
+                   for (const auto& [name, tensor] : net.state_dict()) raw::fill_(tensor, 1);
+                 });
+}
+
 TEST_CASE("memory ends while a model is loaded") {
   Net net(1);
   const Net source(2);
