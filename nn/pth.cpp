@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "quern/nn/checkpoint.h"
 #include "quern/nn/half.h"
@@ -280,13 +281,14 @@ class Loader {
   std::unordered_map<std::string, Elements> loaded_;
 };
 
-/// The dictionary of tensors that `value` is or holds; null if none.
-const Value* find_state(const Value& value, int depth = 0) {
-  constexpr int deepest = 8;
+/// The dictionary of tensors that `value` is or holds; null if none. Each is looked into once, as
+/// they may hold each other in circles.
+const Value* find_state(const Value& value, std::unordered_set<const Value*>& seen) {
+  if (!value.is(Kind::dict) || !seen.insert(&value).second) return nullptr;
   for (const char* key : {"state_dict", "model_state_dict", "model", "net"})
-    if (const Value* inner = value.find(key); inner != nullptr && depth < deepest)
-      if (const Value* state = find_state(*inner, depth + 1)) return state;
-  for (size_t i = 1; value.is(Kind::dict) && i < value.items.size(); i += 2)
+    if (const Value* inner = value.find(key); inner != nullptr && seen.size() < 16)
+      if (const Value* state = find_state(*inner, seen)) return state;
+  for (size_t i = 1; i < value.items.size(); i += 2)
     if (value.items[i]->is(Kind::tensor) && value.items[i - 1]->is(Kind::string)) return &value;
   return nullptr;
 }
@@ -296,7 +298,8 @@ TensorDict load(const std::string& path, const File& file, bool is_zip) {
   if (is_zip) contents = std::make_unique<ZipContents>(path, file);
   else contents = std::make_unique<StreamContents>(path, file);
 
-  const Value* state = find_state(contents->root());
+  std::unordered_set<const Value*> seen;
+  const Value* state = find_state(contents->root(), seen);
   check(state != nullptr, op,
         "{}: expected a dictionary of tensors, or one under \"state_dict\" or \"model\", got {}",
         path, to_string(contents->root().kind));

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <random>
@@ -227,6 +228,12 @@ TEST_CASE("pth: a stack machine without its stack") {
       "a",
       "or one under \"state_dict\" or \"model\", got a list");
   gives("}q\x01" + text("model") + "h\x01s", "got a dictionary");
+  // A thousand names that each lead to the same circle take no longer than one.
+  std::string circle = "}q\x01(";
+  for (const char* key : {"state_dict", "model_state_dict", "model", "net"})
+    circle += text(key) + "h\x01";
+  for (int i = 0; i < 100'000; ++i) circle += "K\x01N";
+  gives(circle + "u", "got a dictionary");
   gives(std::string(1'000'000, ']'), "got a list");
   gives(std::string(4'000'001, ']'), "expected at most 4000000 values, got more");
   // A list of a thousand pairs that thousands of dictionaries would copy.
@@ -329,10 +336,23 @@ TEST_CASE("pth: zip files of another kind") {
   CHECK(error_of(good.substr(0, good.size() / 2)).find("expected a zip file, got") !=
         std::string::npos);
   CHECK(error_of("PK\x03\x04") != "");
+  // More entries, and a larger directory, than there are.
+  const size_t end = good.rfind("PK\x06\x06"s);
+  REQUIRE(end != std::string::npos);
+  for (const auto& [at, bytes] :
+       {std::pair{24, 8}, {32, 8}, {24, 16}, {40, 8}, {48, 8}, {24, 32}}) {
+    std::string bad = good;
+    bad.replace(end + static_cast<size_t>(at), static_cast<size_t>(bytes),
+                std::string(static_cast<size_t>(bytes), '\x7f'));
+    CHECK(error_of(bad).find("expected a zip file, got") != std::string::npos);
+  }
 }
 
 TEST_CASE("pth: a corrupt file loads or gives an Error") {
-  std::mt19937 random(20);
+  // QUERN_FUZZ_TRIALS: how many of each; another number is another sequence.
+  const char* wanted = std::getenv("QUERN_FUZZ_TRIALS");
+  const int trials = wanted == nullptr ? 1000 : std::atoi(wanted);
+  std::mt19937 random(static_cast<unsigned>(20 + trials));
   const auto below = [&](size_t n) { return static_cast<size_t>(random() % n); };
   const TemporaryFolder folder;
   const std::string tokens[] = {"(",
@@ -363,7 +383,7 @@ TEST_CASE("pth: a corrupt file loads or gives an Error") {
     if (!kHasZip && file[0] != 's') continue;
     const std::string good = read_file(golden(file));
     int loaded = 0, refused = 0;
-    for (int trial = 0; trial < 1000; ++trial) {
+    for (int trial = 0; trial < trials; ++trial) {
       std::string bad = good;
       for (size_t edits = 1 + below(3); edits > 0 && !bad.empty(); --edits) {
         const size_t at = below(bad.size());
