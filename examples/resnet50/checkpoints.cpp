@@ -174,7 +174,8 @@ bool Checkpoints::save(const Run& run, bool is_best) const {
     print_error(fmt::format("warning: a checkpoint was not written: {}", error.what()));
     return false;
   }
-  const auto files = all();
+  auto files = all();  // those of later steps are torn or foreign: nobody's to remove, or to count
+  std::erase_if(files, [&](const auto& entry) { return entry.first > run.progress.step; });
   for (size_t i = static_cast<size_t>(options_.keep); i < files.size(); ++i)
     ::unlink(files[i].second.c_str());
   return true;

@@ -69,6 +69,10 @@ Report::Report(const Options& options, const Shape& input, int64_t parameters, i
 }
 
 Report::~Report() {
+  if (!finished_) leave_bar();
+}
+
+void Report::leave_bar() const {
   if (terminal_ && !losses_.empty() && done() < options_.total_steps()) print("\n");
 }
 
@@ -124,7 +128,9 @@ double Report::samples_per_second() const {
   return static_cast<double>(input_[0]) * 1e3 / percentile(step_ms_, 0.5);
 }
 
-void Report::finish() const {
+void Report::finish() {
+  finished_ = true;
+  leave_bar();
   if (losses_.empty()) return print("no step was left\n");
   print(fmt::format(
       "loss {:.4f} -> {:.4f}, {:.2f} samples/s, median step {:.1f} ms, peak memory {:.0f} MiB\n",

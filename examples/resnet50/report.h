@@ -30,7 +30,7 @@ class Report {
   void end_epoch(int64_t epoch, const Tally& tally);
 
   /// Prints the summary.
-  void finish() const;
+  void finish();
   /// The fields of --json.
   std::string json() const;
 
@@ -46,6 +46,7 @@ class Report {
   };
 
   int64_t done() const { return first_step_ + static_cast<int64_t>(losses_.size()); }
+  void leave_bar() const;  ///< the line of one that is not full
   void print_line(int64_t step) const;
   void print_bar(int64_t done) const;
   double samples_per_second() const;
@@ -57,6 +58,7 @@ class Report {
   Clock::time_point begin_, data_ready_;
   Meter time_, data_, loss_;  // seconds, seconds, nats
   std::vector<double> step_ms_, losses_;
+  bool finished_ = false;
 };
 
 }  // namespace resnet50
