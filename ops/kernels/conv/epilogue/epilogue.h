@@ -78,9 +78,14 @@ class TileOutput {
   }
   /// Does the micro-kernel complete sums of n columns and `batch` products?
   bool in_registers(int64_t n, int64_t batch, const PanelSums<Acc>& sums) const {
-    return gemm_.takes_epilogues && n == gemm_.nr && batch > 0 && !sums.needs_pivot() &&
-           only_clamps(epilogue_.activation) &&
-           (epilogue_.kind != Kind::gradient || only_clamps(epilogue_.map.activation));
+    return kernel_completes(n) && batch > 0 && !sums.needs_pivot();
+  }
+  /// How many rows of n columns are summed before they are completed together, since a call for
+  /// each tile would take as long as the tile; 0: each tile is completed by itself.
+  int64_t group_rows(int64_t n) const {
+    const bool nothing_follows = direct() && epilogue_.kind == Kind::store;
+    if (kernel_completes(n) || nothing_follows || strides_.c != 1) return 0;
+    return std::min(PanelSums<Acc>::kRows, kGroupItems / gemm_.nr);
   }
   /// How many tiles of m×n, which have `batch` products, complete() takes at once of so many rows.
   int64_t at_once(int64_t rows, int64_t m, int64_t n, int64_t batch,
@@ -99,6 +104,12 @@ class TileOutput {
   void merge(FunctionRef<int64_t(int64_t)> pixels) const;
 
  private:
+  static constexpr int64_t kGroupItems = 1536;  // 6 KiB of f32: in L1 with what they meet
+
+  bool kernel_completes(int64_t n) const {
+    return gemm_.takes_epilogues && n == gemm_.nr && only_clamps(epilogue_.activation) &&
+           (epilogue_.kind != Kind::gradient || only_clamps(epilogue_.map.activation));
+  }
   bool has_sums() const { return epilogue_.first != nullptr; }
   double* total(int64_t block, int64_t which) const {
     return totals_.as<double>() + (2 * block + which) * channels_;

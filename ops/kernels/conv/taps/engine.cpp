@@ -120,7 +120,7 @@ TapEngine<T, Operand>::TapEngine(const ConvPlan& plan, const TapConv& conv, cons
       direct_(output_.direct()),
       scratch_(copies() ? blocking_.scratch_items(blocking_.grid[0]) : 0),
       held_(static_cast<size_t>(copies() ? num_threads() : 0), -1),
-      kept_(direct_ ? 0 : blocking_.kept_pixels() * gemm_.nr),
+      kept_(direct_ ? 0 : std::max(blocking_.kept_pixels(), output_.group_rows(0)) * gemm_.nr),
       completing_(output_.scratch_items(gemm_.mr)),
       work_(blocking_.phases()),
       runs_(blocking_.max_runs()),
@@ -262,7 +262,10 @@ void TapEngine<T, Operand>::run_panel(const Block& block, const PhaseWork& work,
         return {next_tile, blocking_.source_step};
       return next_block.next(steps, nullptr);
     };
+    const int64_t group = last ? output_.group_rows(panel.n) : 0;
     for (const Run& run : work.runs) {
+      GemmTile waiting{};  // rows that are summed, to be completed together
+      int64_t waiting_out = 0;
       const int64_t begin = run.rows.begin * row_taps;
       const int64_t batch = (run.rows.end - run.rows.begin) * row_taps;
       const bool joined = batch > 0 && (!last || output_.in_registers(panel.n, batch, sums));
@@ -277,7 +280,9 @@ void TapEngine<T, Operand>::run_panel(const Block& block, const PhaseWork& work,
                       jump = both ? run.jump_output : 0,
                       out = run.output + i * blocking_.output_pixel +
                             (second ? run.jump_output : 0) + panel.first * blocking_.out_strides.c;
+        const bool joins_group = group > 0 && batch > 0;
         Acc* c = sum;
+        if (joins_group && blocking_.k_block >= blocking_.k) c += waiting.m * gemm_.nr;
         if constexpr (std::is_same_v<T, Acc>)
           if (direct_) c = to_ + out;
         const int64_t ldc = direct_ ? blocking_.output_pixel : gemm_.nr;
@@ -308,8 +313,18 @@ void TapEngine<T, Operand>::run_panel(const Block& block, const PhaseWork& work,
                       .ldc = ldc,
                       .accumulate = !first};
         if (quarters-- > 0) weights += blocking_.panel_items() * k / blocking_.k / 4;
-        if (last) output_.complete(tile, panel.first, out, completing, sums, jump);
+        if (last && !joins_group) output_.complete(tile, panel.first, out, completing, sums, jump);
         else if (batch > 0) gemm_.run(tile);
+        if (joins_group) {
+          if (waiting.m == 0) waiting.c = c, waiting_out = out;
+          waiting.m += rows;
+          const int64_t next = i + rows;
+          if (waiting.m + step > group || next == run.first || next == run.length) {
+            waiting.n = panel.n, waiting.ldc = ldc;
+            output_.complete(waiting, panel.first, waiting_out, completing, sums);
+            waiting.m = 0;
+          }
+        }
         if (blocking_.k_block < blocking_.k) sum += rows * gemm_.nr;
       }
     }
