@@ -1,5 +1,6 @@
-// Activations: torch.nn.ReLU, ReLU6, LeakyReLU, Hardswish, Hardsigmoid, GELU, SiLU, Sigmoid, Tanh, Softmax and LogSoftmax. Of any shape and
-// format, which the output has, too; no parameters. Errors: those of the op.
+// Activations: torch.nn.ReLU, ReLU6, LeakyReLU, Hardswish, Hardsigmoid, GELU, SiLU, Sigmoid, Tanh,
+// Softmax and LogSoftmax. Of any shape and format, which the output has, too; no parameters.
+// Errors: those of the op.
 #pragma once
 #include "quern/nn/module.h"
 

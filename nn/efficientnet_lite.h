@@ -12,8 +12,8 @@ struct EfficientNetLiteOptions {
   double dropout = 0.2;  ///< before the classifier
   bool fuse = true;      ///< as in MobileNetOptions
   /// TensorFlow's "same", which its weights are trained with: convolutions of stride 2 have one
-  /// more row and column of padding at the end than at the beginning where the size is even. Without:
-  /// as many, as in timm's efficientnet_lite0.
+  /// more row and column of padding at the end than at the beginning where the size is even.
+  /// Without: as many, as in timm's efficientnet_lite0.
   bool same_padding = true;
 };
 

@@ -1,6 +1,6 @@
-// ResNet v1.5 and ResNeXt: He et al., "Deep residual learning for image recognition", CVPR'16, with the stride
-// in the bottleneck's 3×3 convolution; Xie et al., "Aggregated residual transformations for deep
-// neural networks", CVPR'17. Parameters and buffers are named as in torchvision, so that
+// ResNet v1.5 and ResNeXt: He et al., "Deep residual learning for image recognition", CVPR'16, with
+// the stride in the bottleneck's 3×3 convolution; Xie et al., "Aggregated residual transformations
+// for deep neural networks", CVPR'17. Parameters and buffers are named as in torchvision, so that
 // its weights load.
 #pragma once
 #include <array>

@@ -1,8 +1,9 @@
-// conv_chain: conv2d → batch_norm → activation, several times over, and a shortcut around them: what
-// ResNets and MobileNets are made of, as one op. Between two convolutions only what the first one summed up
-// reaches memory: its statistics are taken while it is stored, and it is normalised while the next
-// one reads it. After Jung et al., "Restructuring batch normalization to accelerate CNN training",
-// MLSys'19. The output, which the next op would keep for its gradient, is made again in backward.
+// conv_chain: conv2d → batch_norm → activation, several times over, and a shortcut around them:
+// what ResNets and MobileNets are made of, as one op. Between two convolutions only what the first
+// one summed up reaches memory: its statistics are taken while it is stored, and it is normalised
+// while the next one reads it. After Jung et al., "Restructuring batch normalization to accelerate
+// CNN training", MLSys'19. The output, which the next op would keep for its gradient, is made again
+// in backward.
 #pragma once
 #include <span>
 
@@ -34,8 +35,9 @@ struct ConvChain {
 /// activation(branch(x)), or of branch(x) + x, or of branch(x) + projection(x).
 ///   x  [N, C, H, W], f32, bf16 or f64; the output has its format and dtype
 /// Autocast takes an f32 x as bf16, for the shortcut too, and f32 weights.
-/// The same as the composition of conv2d, batch_norm, activations and add in arguments, gradients and what
-/// happens to the running statistics; it rounds bf16 less often. Computed in channels_last.
+/// The same as the composition of conv2d, batch_norm, activations and add in arguments, gradients
+/// and what happens to the running statistics; it rounds bf16 less often. Computed in
+/// channels_last.
 /// Errors: as those of conv2d and batch_norm; a shortcut of another shape than the branch.
 Tensor conv_chain(const Tensor& x, const ConvChain& chain, bool training);
 

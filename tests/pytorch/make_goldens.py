@@ -2,9 +2,9 @@
 
 ops.safetensors       for each case: NAME.in0.., NAME.out, NAME.dout, and NAME.grad0.. for the inputs that have
                       a gradient. Inputs are f32, results those of PyTorch in f64, rounded to f32.
-networks.safetensors  for each network of nn/network.h beside ResNets, with 10 classes on two images: a digest of its state_dict's names, logits in evaluation and training, and
-                      digests of gradients and of running statistics as below; how far PyTorch's f32 and a bf16
-                      autocast are from them.
+networks.safetensors  for each network of networks.py with 10 classes, on two images: a digest of its state_dict's
+                      names, logits in evaluation and training, and digests of gradients and of running statistics
+                      as below; how far PyTorch's f32 and a bf16 autocast are from them.
 resnet50.safetensors  ResNet-50 on a small batch: everything made from Philox numbers that the test can make
                       again; logits and losses whole, and of each other tensor its norm and 16 projections
                       on vectors of random signs, from which the norm of a difference is estimated. Results
