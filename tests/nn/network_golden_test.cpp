@@ -153,9 +153,11 @@ void each_way(F f) {
 // how far PyTorch's own f32 is.
 TEST_CASE("networks in f32 are as close to f64 as PyTorch's") {
   each_way([](const std::string& name, MemoryFormat format, bool fuse) {
-    compare(
-        name, run(name, false, format, fuse), "f32",
-        [](const std::string&, const Values& mine, const Values&) { CHECK(worst(mine) < 1e-4); });
+    compare(name, run(name, false, format, fuse), "f32",
+            [](const std::string&, const Values& mine, const Values& theirs) {
+              CHECK(median(mine) < 3 * median(theirs) + 1e-6);
+              CHECK(worst(mine) < 5 * worst(theirs) + 1e-6);
+            });
   });
 }
 
@@ -164,7 +166,7 @@ TEST_CASE("networks in bf16 autocast are as close to f64 as PyTorch's") {
   each_way([](const std::string& name, MemoryFormat format, bool fuse) {
     compare(name, run(name, true, format, fuse), "bf16",
             [](const std::string&, const Values& mine, const Values& theirs) {
-              CHECK(median(mine) < 1.5 * median(theirs));
+              if (mine.size() > 2) CHECK(median(mine) < 1.5 * median(theirs));
               CHECK(worst(mine) < 3 * worst(theirs));
             });
   });
