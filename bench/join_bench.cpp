@@ -92,7 +92,12 @@ class JoinCase : public Case {
   JoinSide side(const Operand& v, const Operand& dv, bool affine) const {
     void* gradient = backward_ ? dv.data() : nullptr;
     if (!affine) return {.v = v.data(), .dv = gradient};
-    return {v.data(), c_.data(), a_.data(), b_.data(), a_.data(), b_.data(), c_.data(), gradient};
+    return {.v = v.data(),
+            .map = {c_.data(), a_.data(), b_.data()},
+            .a = a_.data(),
+            .b = b_.data(),
+            .c = c_.data(),
+            .dv = gradient};
   }
   JoinSide branch() const { return side(y_, dy_, true); }
   JoinSide shortcut() const {
