@@ -9,6 +9,8 @@
 #include "quern/nn/efficientnet_lite.h"
 #include "quern/nn/embedding.h"
 #include "quern/nn/flatten.h"
+#include "quern/nn/image.h"
+#include "quern/nn/image_transform.h"
 #include "quern/nn/init.h"
 #include "quern/nn/inverted_residual.h"
 #include "quern/nn/linear.h"

@@ -2,6 +2,7 @@
 
 #include <sleef.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -185,6 +186,26 @@ Generator& default_generator() {
 }
 
 void manual_seed(uint64_t seed) { default_generator() = Generator(seed); }
+
+uint32_t RandomStream::word() {
+  const uint64_t block = next_ / 4;
+  if (next_ % 4 == 0)
+    block_ = philox4x32({low32(block), high32(block), low32(stream_), high32(stream_)},
+                        {low32(seed_), high32(seed_)});
+  return block_[next_++ % 4];
+}
+
+double RandomStream::uniform(double low, double high) {
+  const uint64_t upper = word() >> 5, bits = upper << 26 | word() >> 6;
+  return std::min(low + (high - low) * (static_cast<double>(bits) * 0x1p-53),
+                  std::nextafter(high, low));
+}
+
+int64_t RandomStream::below(int64_t n) {
+  const uint64_t upper = word(), bits = upper << 32 | word();
+  // The high half of n·bits: of 2^64 values, all but n are spread evenly.
+  return static_cast<int64_t>((static_cast<unsigned __int128>(n) * bits) >> 64);
+}
 
 void fill_uniform(float* out, int64_t n, uint64_t seed, uint64_t stream) {
   fill(out, n, seed, stream, make_uniform);

@@ -38,6 +38,19 @@ void manual_seed(uint64_t seed);  ///< starts the default generator anew
 void fill_uniform(float* out, int64_t n, uint64_t seed, uint64_t stream);  ///< [0, 1), 24 bits
 void fill_normal(float* out, int64_t n, uint64_t seed, uint64_t stream);   ///< mean 0, variance 1
 
+/// The numbers of a stream, one at a time.
+class RandomStream {
+ public:
+  RandomStream(uint64_t seed, uint64_t stream) : seed_(seed), stream_(stream) {}
+  uint32_t word();
+  double uniform(double low, double high);  ///< [low, high): 53 bits, of two words
+  int64_t below(int64_t n);                 ///< 0..n-1, of two words; n > 0
+
+ private:
+  uint64_t seed_, stream_, next_ = 0;
+  std::array<uint32_t, 4> block_{};
+};
+
 // In place, any floating dtype, in logical order whatever the strides. Errors: another dtype;
 // expanded or overlapping elements; high < low or too far from it for f32; std < 0.
 /// Uniform on [low, high), or low where the dtype has no number between them.
