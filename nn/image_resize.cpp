@@ -2,45 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
+
+#include "quern/ops/kernels/image/resample.h"
 
 namespace quern::image {
-namespace {
-
-constexpr int32_t kHalf = 1 << (kWeightBits - 1);
-constexpr int64_t kLanes = 4;  // a pixel is three; the fourth is whatever follows
-
-uint8_t rounded(int32_t sum) {
-  return static_cast<uint8_t>(std::clamp(sum >> kWeightBits, 0, 255));
-}
-
-/// Along a row: in, of one lane more than it has values, to out, likewise.
-void resize_along(const int32_t* in, const Axis& columns, bool flip, uint8_t* out) {
-  const int64_t n = columns.size(), first = columns.first();
-  for (int64_t x = 0; x < n; ++x) {
-    const int64_t i = flip ? n - 1 - x : x;
-    const int32_t* pixel = in + 3 * (columns.begin[i] - first);
-    const int32_t* weight = columns.weights.data() + i * columns.taps;
-    int32_t sum[kLanes] = {kHalf, kHalf, kHalf, kHalf};
-    for (int64_t k = 0; k < columns.count[i]; ++k, pixel += 3)
-      for (int64_t c = 0; c < kLanes; ++c) sum[c] += weight[k] * pixel[c];
-    for (int64_t c = 0; c < kLanes; ++c) out[3 * x + c] = rounded(sum[c]);
-  }
-}
-
-/// Row y of `rows`: sums[i], i < values, of in's rows, which are `step` apart.
-void resize_down(const uint8_t* in, int64_t step, int64_t values, const Axis& rows, int64_t y,
-                 int32_t* sums) {
-  std::fill_n(sums, values, kHalf);
-  const uint8_t* row = in + (rows.begin[y] - rows.first()) * step;
-  for (int64_t k = 0; k < rows.count[y]; ++k, row += step) {
-    const int32_t weight = rows.weights[y * rows.taps + k];
-    for (int64_t i = 0; i < values; ++i) sums[i] += weight * row[i];
-  }
-}
-
-}  // namespace
-
 Axis make_axis(int64_t size, double start, double length, int64_t resized, int64_t first,
                int64_t count) {
   const double scale = length / static_cast<double>(resized), reach = std::max(scale, 1.0);
@@ -58,8 +23,8 @@ Axis make_axis(int64_t size, double start, double length, int64_t resized, int64
       sum += weights[k] = std::max(0.0, 1 - std::abs(distance));
     }
     for (int64_t k = 0; k < end - begin; ++k)
-      axis.weights[i * axis.taps + k] =
-          static_cast<int32_t>(0.5 + (sum != 0 ? weights[k] / sum : 0) * (1 << kWeightBits));
+      axis.weights[i * axis.taps + k] = static_cast<int32_t>(
+          0.5 + (sum != 0 ? weights[k] / sum : 0) * (1 << kernels::kResampleBits));
     axis.begin.push_back(begin), axis.count.push_back(end - begin);
   }
   return axis;
@@ -67,18 +32,24 @@ Axis make_axis(int64_t size, double start, double length, int64_t resized, int64
 
 void resize(const uint8_t* in, int64_t in_width, const Axis& rows, const Axis& columns, bool flip,
             uint8_t* out) {
+  const kernels::ResampleKernel& kernel = kernels::select_resample_kernel();
+  std::vector<int64_t> begin(columns.begin);
+  for (int64_t& first : begin) first -= columns.first();
+  const kernels::ResampleAxis axis{columns.size(), columns.taps, begin.data(), columns.count.data(),
+                                   columns.weights.data()};
   const int64_t in_rows = rows.last() - rows.first(), values = 3 * columns.size();
   const int64_t in_values = 3 * (columns.last() - columns.first());
-  std::vector<int32_t> row(static_cast<size_t>(std::max(in_values, values) + 1));
+
   std::vector<uint8_t> narrow(static_cast<size_t>(in_rows * values + 1));
-  for (int64_t y = 0; y < in_rows; ++y) {
-    std::copy_n(in + y * in_width * 3, in_values, row.data());
-    resize_along(row.data(), columns, flip, narrow.data() + y * values);
-  }
-  for (int64_t y = 0; y < rows.size(); ++y, out += values) {
-    resize_down(narrow.data(), values, values, rows, y, row.data());
-    std::transform(row.begin(), row.begin() + values, out, rounded);
-  }
+  std::vector<uint8_t> last(in + (in_rows - 1) * in_width * 3,
+                            in + (in_rows - 1) * in_width * 3 + in_values);
+  last.push_back(0);  // a kernel may read the byte that follows
+  for (int64_t y = 0; y < in_rows; ++y)
+    kernel.along(y == in_rows - 1 ? last.data() : in + y * in_width * 3, axis, flip,
+                 narrow.data() + y * values);
+  for (int64_t y = 0; y < rows.size(); ++y)
+    kernel.down(narrow.data() + (rows.begin[y] - rows.first()) * values, values,
+                rows.weights.data() + y * rows.taps, rows.count[y], values, out + y * values);
 }
 
 }  // namespace quern::image

@@ -5,8 +5,7 @@
 
 namespace quern::image {
 
-/// Along one axis: output i is the sum of weights[i·taps + k] · input[begin[i] + k], k < count[i],
-/// divided by 2^kWeightBits and rounded.
+/// What a kernels::ResampleAxis shows.
 struct Axis {
   int64_t taps = 0;
   std::vector<int64_t> begin, count;
@@ -16,7 +15,6 @@ struct Axis {
   int64_t first() const { return begin.front(); }               ///< input that is used
   int64_t last() const { return begin.back() + count.back(); }  ///< and its end
 };
-inline constexpr int kWeightBits = 22;
 
 /// Outputs first..first+count-1 of those that an input of `size` pixels, of which `length` from
 /// `start` on are shown, gets when these are resized to `resized`.

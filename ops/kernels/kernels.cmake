@@ -35,6 +35,7 @@ set(QUERN_FAMILIES
   "conv/winograd winograd     WinogradKernel:winograd       avx512 avx2 portable reference"
   "elementwise   elementwise  UnaryKernel:unary BinaryKernel:binary ComparisonKernel:comparison ChoiceKernel:choice
                  avx512 avx2 portable reference"
+  "image         resample     ResampleKernel:resample       avx512 avx2 portable reference"
   "norm          batch_norm   BatchNormKernel:batch_norm    avx512 avx2 portable reference"
   "norm          join         JoinKernel:join               avx512 avx2 portable reference"
   "norm          layer_norm   LayerNormKernel:layer_norm    avx512 avx2 portable reference"
