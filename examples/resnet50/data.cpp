@@ -1,8 +1,12 @@
 #include "data.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <numeric>
 
+#include "image_folder.h"
+#include "image_loader.h"
+#include "model.h"
 #include "quern/nn/safetensors.h"
 #include "quern/tensor/parallel.h"
 #include "quern/tensor/random.h"
@@ -58,8 +62,12 @@ Batch load_batch(const Options& options, MemoryFormat format) {
 
 }  // namespace
 
-DataLoader::DataLoader(const Options& options)
-    : steps_an_epoch_(options.steps), steps_(options.total_steps()) {
+void save_batch(const std::string& path, const Batch& batch) {
+  save_safetensors(path, {{"input", batch.input}, {"target", batch.target}});
+}
+
+FakeLoader::FakeLoader(const Options& options) : all_steps_(options.total_steps()) {
+  steps_ = options.steps;
   const auto format =
       options.channels_last ? MemoryFormat::channels_last : MemoryFormat::contiguous;
   const int64_t size = options.image_size.value_or(224);
@@ -75,34 +83,82 @@ DataLoader::DataLoader(const Options& options)
     kept_ = {load_batch(options, format)};
     shape_ = kept_[0].input.shape();
   } else if (distinct * numel(shape_) <= kKept) {
-    for (int64_t step = 0; step < std::min(distinct, steps_); ++step) kept_.push_back(fake(step));
+    for (int64_t step = 0; step < std::min(distinct, all_steps_); ++step)
+      kept_.push_back(fake(step));
   } else {
     make_ = fake;
     prepare();
   }
 }
 
-void DataLoader::start_at(int64_t epoch, int64_t step) {
-  step_ = epoch * steps_an_epoch_ + step;
+void FakeLoader::start_at(int64_t epoch, int64_t step) {
+  step_ = epoch * steps_ + step;
   if (!next_.valid()) return;
   next_.wait();  // for a batch of another step
   prepare();
 }
 
-Batch DataLoader::next() {
+Batch FakeLoader::next() {
   if (!kept_.empty()) return kept_[static_cast<size_t>(step_++) % kept_.size()];
   Batch batch = next_.get();
-  if (++step_ < steps_) prepare();
+  if (++step_ < all_steps_) prepare();
   return batch;
 }
 
-void DataLoader::prepare() {
+void FakeLoader::prepare() {
   next_ = std::async(std::launch::async, [this, step = step_] {
     Batch batch;
     // As a body of parallel_for, so that it keeps to this thread and leaves the others to the step.
     parallel_for(1, [&](int64_t) { batch = make_(step); });
     return batch;
   });
+}
+
+namespace {
+
+Data open_training(Options& options) {
+  Data data;
+  const std::string val = (std::filesystem::path(options.data) / "val").string();
+  ImageFolder folder((std::filesystem::path(options.data) / "train").string());
+  const std::vector<std::string> classes = folder.classes;
+  const auto count = static_cast<int64_t>(classes.size());
+  if (!options.num_classes_given) options.num_classes = count;
+  check(count <= options.num_classes, "images",
+        "{}: expected at most {} classes (--num-classes), got {}", folder.path, options.num_classes,
+        count);
+  data.training =
+      std::make_unique<ImageLoader>(options, std::move(folder), ImageLoader::Use::training);
+  options.steps = data.training->steps();
+  if (!std::filesystem::exists(val)) return data;
+  ImageFolder held_out(val);
+  held_out.number_as(classes);
+  data.evaluation =
+      std::make_unique<ImageLoader>(options, std::move(held_out), ImageLoader::Use::evaluation);
+  return data;
+}
+
+Data open_evaluation(Options& options) {
+  Data data;
+  const std::string val = (std::filesystem::path(options.data) / "val").string();
+  ImageFolder folder(std::filesystem::exists(val) ? val : options.data);
+  const WeightsClasses trained = classes_of(options.weights);
+  if (!options.num_classes_given) options.num_classes = trained.count;
+  if (!trained.names.empty()) folder.number_as(trained.names);
+  const auto count = static_cast<int64_t>(folder.classes.size());
+  check(count == options.num_classes, "images",
+        "{}: expected a folder for each of the {} classes of {}, which does not name them, got {}",
+        folder.path, options.num_classes, options.weights, count);
+  data.evaluation =
+      std::make_unique<ImageLoader>(options, std::move(folder), ImageLoader::Use::evaluation);
+  return data;
+}
+
+}  // namespace
+
+Data open_data(Options& options) {
+  if (options.mode == Mode::eval) return open_evaluation(options);
+  if (!options.data.empty()) return open_training(options);
+  return {std::make_unique<FakeLoader>(options), nullptr};
 }
 
 }  // namespace resnet50

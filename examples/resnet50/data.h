@@ -1,7 +1,9 @@
-// Batches to train on: fake images, or one batch from a file.
+// Batches to train on: pictures, fake images, or one batch from a file.
 #pragma once
 #include <functional>
 #include <future>
+#include <memory>
+#include <string>
 #include <vector>
 
 #include "options.h"
@@ -14,30 +16,58 @@ struct Batch {
   quern::Tensor target;  // i64 [N], labels in 0..num_classes-1
 };
 
-/// Hands out the batch of each step. What a batch holds depends on the step alone. Few that repeat
-/// are made at the start; of many, the next one beside the step.
+/// Writes a file that --batch reads.
+void save_batch(const std::string& path, const Batch& batch);
+
+/// Hands out the batch of each step, one epoch after the other. What a batch holds depends on the
+/// step alone.
+class DataLoader {
+ public:
+  virtual ~DataLoader() = default;
+  virtual Batch next() = 0;
+  /// The next batch is that of a step of an epoch, both counted from 0.
+  virtual void start_at(int64_t epoch, int64_t step) = 0;
+
+  const quern::Shape& shape() const { return shape_; }  ///< of the input; a batch may hold fewer
+  int64_t steps() const { return steps_; }              ///< an epoch
+  /// Names, by label; empty where there are none.
+  const std::vector<std::string>& classes() const { return classes_; }
+
+ protected:
+  quern::Shape shape_;
+  int64_t steps_ = 0;
+  std::vector<std::string> classes_;
+};
+
+/// Few batches that repeat are made at the start; of many, the next one beside the step.
 ///   --batch F   that batch each time. Errors: tensors missing from F, other shapes, dtypes or
 ///               labels, or others than --batch-size and --image-size ask for.
 ///   --dummy     batch t holds images t·N ... t·N+N-1 of --dummy-size, over and over. Image i is
 ///               standard normal from the seed and i; its label is i % 10, or
 ///               i % --num-classes where these are fewer.
-class DataLoader {
+class FakeLoader final : public DataLoader {
  public:
-  explicit DataLoader(const Options& options);
-
-  Batch next();
-  /// The next batch is that of a step of an epoch, both counted from 0.
-  void start_at(int64_t epoch, int64_t step);
-  const quern::Shape& shape() const { return shape_; }  ///< of the input
+  explicit FakeLoader(const Options& options);
+  Batch next() override;
+  void start_at(int64_t epoch, int64_t step) override;
 
  private:
   void prepare();
 
   std::vector<Batch> kept_;  // those of all steps, over and over; empty: they are made beside
   std::function<Batch(int64_t step)> make_;
-  quern::Shape shape_;
-  int64_t step_ = 0, steps_an_epoch_, steps_;
+  int64_t step_ = 0, all_steps_;
   std::future<Batch> next_;
 };
+
+/// What a run works on; `evaluation` may be null.
+struct Data {
+  std::unique_ptr<DataLoader> training, evaluation;
+};
+
+/// Of a folder of pictures, if the options name one: of train both loaders, where there is DIR/val,
+/// of eval the second one, and options.steps and options.num_classes become the folder's. Else fake
+/// data to train on. Errors: those of the loaders; fewer --num-classes than the folder has.
+Data open_data(Options& options);
 
 }  // namespace resnet50

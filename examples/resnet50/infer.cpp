@@ -15,7 +15,7 @@ namespace resnet50 {
 using namespace quern;
 
 void infer(const Options& options) {
-  DataLoader loader(options);
+  FakeLoader loader(options);
   const auto network = make_model(options);
   nn::Module& model = *network;
   model.eval();
@@ -23,18 +23,20 @@ void infer(const Options& options) {
   Report report(options, loader.shape(), count_parameters(model));
   const NoGradGuard no_grad;
   const AutocastGuard autocast(options.amp);
+  Batch batch;
   Tensor logits;
 
   for (int64_t step = 0; step < options.total_steps(); ++step) {
     report.begin_step();
-    const auto [input, target] = loader.next();
+    batch = loader.next();
     report.data_ready();
 
-    logits = model(input);
-    report.end_step(criterion(logits, target).item());
+    logits = model(batch.input);
+    report.end_step(criterion(logits, batch.target).item());
   }
   report.finish();
 
+  if (!options.dump_input.empty()) save_batch(options.dump_input, batch);
   if (!options.dump_output.empty())
     save_safetensors(options.dump_output, {{"logits", raw::to(logits, DType::f32)}});
   if (!options.json.empty()) write_text(options.json, report.json());

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <nlohmann/json.hpp>
+
 #include "console.h"
 #include "quern/nn/efficientnet_lite.h"
 #include "quern/nn/network.h"
@@ -31,6 +33,31 @@ std::unique_ptr<nn::Module> make_model(const Options& options) {
   if (!left_out.empty())
     print(fmt::format("{}: left out: {}\n", options.weights, fmt::join(left_out, ", ")));
   return model;
+}
+
+WeightsClasses classes_of(const std::string& path) {
+  WeightsClasses classes;
+  const TensorDict weights = load_weights(path);
+  std::string head;  // the last matrix of the last module, as networks of nn name it
+  for (const auto& [name, tensor] : weights)
+    for (const std::string_view module : {"fc.", "classifier."})
+      if (name.starts_with(module) && name > head && tensor.dim() == 2) head = name;
+  if (!head.empty()) classes.count = weights.at(head).size(0);
+  Metadata metadata;
+  try {
+    metadata = load_safetensors_metadata(path);
+  } catch (const Error&) {  // one of torch's, which has none
+  }
+  const auto names = nlohmann::json::parse(metadata["classes"], nullptr, false);
+  if (!names.is_array()) return classes;
+  for (const auto& name : names)
+    classes.names.push_back(name.is_string() ? name.get<std::string>() : name.dump());
+  return classes;
+}
+
+Metadata classes_metadata(const std::vector<std::string>& names) {
+  if (names.empty()) return {};
+  return {{"classes", nlohmann::json(names).dump()}};
 }
 
 int64_t count_parameters(const nn::Module& model) {

@@ -12,6 +12,7 @@
 
 #include "console.h"
 #include "quern/nn/network.h"
+#include "quern/tensor/parallel.h"
 
 namespace resnet50 {
 namespace {
@@ -62,6 +63,7 @@ void add_common(CLI::App& app, Options& o) {
       ->check(named);
   app.add_option("--num-classes", o.num_classes, "Classes that the network tells apart")
       ->check(integer(1, 1 << 20))
+      ->each([&o](const std::string&) { o.num_classes_given = true; })
       ->capture_default_str();
   app.add_flag("--amp", o.amp, "Autocast to bf16");
   app.add_option("--matmul-precision", o.matmul_precision, "How f32 is multiplied [highest]")
@@ -92,12 +94,33 @@ void add_common(CLI::App& app, Options& o) {
   app.add_option("-p,--print-freq", o.print_freq, "Steps from line to line, in a pipe")
       ->check(integer(1))
       ->capture_default_str();
+  app.add_option("--dump-input", o.dump_input, "Write the last step's batch, as --batch reads it")
+      ->type_name("FILE")
+      ->check(named);
   app.add_option("--dump-output", o.dump_output, "Write the last step's logits")
       ->type_name("FILE")
       ->check(named);
   app.add_option("--json", o.json, "Write the settings and measurements, as JSON")
       ->type_name("FILE")
       ->check(named);
+}
+
+/// What reads pictures.
+void add_pictures(CLI::App& app, Options& o) {
+  app.option_defaults()->group("Pictures");
+  app.add_option("--val-resize-size", o.val_resize_size,
+                 "Short side that pictures are resized to before the middle is cut out of them "
+                 "[--image-size times 256/224]")
+      ->check(integer(32));
+}
+
+/// Of those, what reads folders.
+void add_folder(CLI::App& app, Options& o) {
+  app.add_option(
+         "-j,--workers", o.workers,
+         "Threads that decode ahead; 0: those of the step decode before it [0 up to 4 cores]")
+      ->check(integer(0, 256));
+  app.add_flag("--skip-broken", o.skip_broken, "Leave out pictures that cannot be decoded");
 }
 
 /// After add_common(), whose group of outputs goes on.
@@ -175,6 +198,16 @@ void add_schedule(CLI::App& app, Options& o) {
 
 /// What single options cannot tell.
 void check_together(const Options& o) {
+  if (o.mode == Mode::eval && o.weights.empty())
+    throw CLI::ValidationError("eval", "expected --weights");
+  if (!o.pictures.empty() && o.weights.empty())
+    throw CLI::ValidationError("infer", "expected --weights to infer pictures with");
+  if (o.pictures.empty() && !o.labels.empty())
+    throw CLI::ValidationError("--labels", "expected pictures, too");
+  if (std::ranges::count(o.pictures, "-") > 1)
+    throw CLI::ValidationError("-", "expected standard input once, got it again");
+  if (o.resize_size() < o.image_size.value_or(224))
+    throw CLI::ValidationError("--val-resize-size", "expected at least --image-size");
   int64_t product = 0;
   if (__builtin_mul_overflow(o.steps, o.epochs, &product))
     throw CLI::ValidationError("--steps", "times --epochs is too large");
@@ -209,8 +242,19 @@ void check_together(const Options& o) {
 std::vector<std::pair<std::string, std::string>> Options::outputs() const {
   return {{"--save", save},
           {"--dump-grads", dump_grads},
+          {"--dump-input", dump_input},
           {"--dump-output", dump_output},
           {"--json", json}};
+}
+
+int Options::worker_threads() const {
+  const int cores = quern::num_threads();
+  return static_cast<int>(workers.value_or(cores <= 4 ? 0 : std::min(8, 1 + cores / 8)));
+}
+
+int64_t Options::resize_size() const {
+  const int64_t size = image_size.value_or(224);
+  return val_resize_size.value_or((size * 256 + 112) / 224);
 }
 
 bool Options::writes_files() const {
@@ -221,24 +265,43 @@ bool Options::writes_files() const {
 
 Options parse_options(int argc, char** argv) {
   Options options;
-  CLI::App app("Trains ResNets and infers with them, on fake data unless told otherwise.",
-               "resnet50");
+  CLI::App app("Trains ResNets and infers with them, on pictures or fake data.", "resnet50");
   app.require_subcommand(1);
   CLI::App* train = app.add_subcommand("train", "Train, and show loss and speed");
-  CLI::App* infer = app.add_subcommand("infer", "Infer, and show latency and speed");
-  for (CLI::App* command : {train, infer}) add_common(*command, options);
+  CLI::App* eval = app.add_subcommand("eval", "Tell how often --weights are right about a folder");
+  CLI::App* infer =
+      app.add_subcommand("infer", "Infer, and show latency and speed, or the classes of pictures");
+  const char* folder = "Folder of pictures, DIR/train/CLASS/*.jpeg and DIR/val/CLASS/*.jpeg";
+  train->add_option("DIR", options.data, folder)->check(named);
+  eval->add_option("DIR", options.data, "The same, or CLASS/*.jpeg alone")
+      ->check(named)
+      ->required();
+  infer->add_option("PICTURE", options.pictures, "JPEG and PNG files; -: standard input")
+      ->check(named);
+  for (CLI::App* command : {train, eval, infer}) add_common(*command, options);
+  for (auto [command, pictures] :
+       {std::pair{train, "DIR"}, std::pair{eval, "DIR"}, std::pair{infer, "PICTURE"}})
+    for (const char* fake : {"--dummy", "--dummy-size", "--batch", "--steps"})
+      command->get_option(fake)->excludes(command->get_option(pictures));
+  for (CLI::App* command : {train, eval, infer}) add_pictures(*command, options);
+  for (CLI::App* command : {train, eval}) add_folder(*command, options);
+  infer
+      ->add_option("--labels", options.labels, "Names of classes, a line each [those in --weights]")
+      ->type_name("FILE")
+      ->check(named);
+  train->option_defaults()->group("Output (files are safetensors)");
   add_training(*train, options);
   add_schedule(*train, options);
 
   try {
     app.parse(argc, argv);
-    options.mode = *train ? Mode::train : Mode::infer;
+    options.mode = *train ? Mode::train : *eval ? Mode::eval : Mode::infer;
     check_together(options);
   } catch (const CLI::CallForHelp&) {
     print(app.help());
     std::exit(all_printed() ? 0 : 1);
   } catch (const CLI::ParseError& error) {
-    const char* command = *train ? " train" : *infer ? " infer" : "";
+    const char* command = *train ? " train" : *eval ? " eval" : *infer ? " infer" : "";
     print_error(fmt::format("error: {}\nSee resnet50{} --help.", error.what(), command));
     std::exit(2);
   }

@@ -8,7 +8,7 @@
 
 namespace resnet50 {
 
-enum class Mode { train, infer };
+enum class Mode { train, eval, infer };
 
 struct Options {
   Mode mode = Mode::train;
@@ -19,6 +19,12 @@ struct Options {
   int64_t dummy_size = 4;  // few enough to be told apart in the twenty steps of a first run
   std::string batch;       // files; empty where none is named
   std::string weights;
+
+  // Pictures.
+  std::string data, labels;           // a folder with train and val; a file of names
+  std::vector<std::string> pictures;  // to infer; "-" is standard input
+  std::optional<int64_t> workers, val_resize_size;
+  bool skip_broken = false;
 
   std::string opt = "sgd";
   double lr = 0.005, momentum = 0.9, weight_decay = 1e-4;
@@ -33,6 +39,7 @@ struct Options {
   double model_ema_decay = 0.9998;
   int64_t accum_steps = 1;
   int64_t num_classes = 1000;
+  bool num_classes_given = false;  // else as the folder or the weights have
 
   // Checkpoints; output_dir is empty where there are none.
   std::string output_dir, resume;
@@ -44,15 +51,21 @@ struct Options {
   uint64_t seed = 0;
 
   int64_t print_freq = 1;
-  std::string save, dump_grads, dump_output, json;
+  std::string save, dump_grads, dump_input, dump_output, json;
 
   int64_t total_steps() const { return steps * epochs; }
+  /// Threads that decode ahead. Unset: none on few cores, where all decode before the step.
+  int worker_threads() const;
+  /// The short side of a picture that is evaluated: torchvision's 256 for 224 unless it is given.
+  int64_t resize_size() const;
   /// The files to write, by option; empty where none is named.
   std::vector<std::pair<std::string, std::string>> outputs() const;
   bool writes_files() const;
 };
 
-inline const char* to_string(Mode mode) { return mode == Mode::train ? "train" : "infer"; }
+inline const char* to_string(Mode mode) {
+  return mode == Mode::train ? "train" : mode == Mode::eval ? "eval" : "infer";
+}
 
 /// Ends the program after --help (status 0; 1 if it could not be written) and for a command line
 /// that makes no sense: the reason and where help is on standard error, status 2.

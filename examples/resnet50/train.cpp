@@ -9,6 +9,7 @@
 #include "checkpoints.h"
 #include "console.h"
 #include "data.h"
+#include "evaluate.h"
 #include "model.h"
 #include "output.h"
 #include "progress.h"
@@ -32,14 +33,15 @@ namespace {
 
 class Trainer {
  public:
-  explicit Trainer(const Options& options)
+  Trainer(const Options& options, Data& data)
       : options_(options),
-        loader_(options),
+        loader_(*data.training),
+        evaluation_(data.evaluation.get()),
         network_(make_model(options)),
         optimizer_(make_optimizer(options, model_)),
         schedule_(make_schedule(options)) {
     if (options.model_ema) ema_.emplace(model_.state_dict(), options.model_ema_decay);
-    if (!options.output_dir.empty()) checkpoints_.emplace(options, std::vector<std::string>());
+    if (!options.output_dir.empty()) checkpoints_.emplace(options, loader_.classes());
   }
 
   void run() {
@@ -77,7 +79,8 @@ class Trainer {
     const int64_t batches = std::min(options_.accum_steps, options_.steps - first);
     const double lr = schedule_(epoch());
     report.begin_step();
-    const auto [input, target] = loader_.next();
+    batch_ = loader_.next();
+    const auto& [input, target] = batch_;
     report.data_ready();
 
     if (at == first) optimizer_->zero_grad();
@@ -112,11 +115,26 @@ class Trainer {
 
   void end_epoch(Report& report) {
     report.end_epoch(epoch() - 1, progress_.epoch);
-    const double quality = -progress_.epoch.mean_loss();
+    const double quality =
+        evaluation_ != nullptr ? evaluate().top1_percent() : -progress_.epoch.mean_loss();
     const bool is_best = quality > progress_.best;
     if (is_best) progress_.best = quality;
     progress_.epoch = {};
     if (checkpoints_) save(is_best);
+  }
+
+  /// The weights, or their average where one is taken, on the pictures held out.
+  Tally evaluate() {
+    const TensorDict weights = model_.state_dict();
+    TensorDict kept;
+    if (ema_) {
+      for (const auto& [name, tensor] : weights) kept.insert(name, raw::clone(tensor));
+      model_.load_state_dict(ema_->averages());
+    }
+    const Tally tally = resnet50::evaluate(model_, *evaluation_, options_);
+    if (ema_) model_.load_state_dict(kept);
+    print(fmt::format("  held out: {}\n", describe(tally)));
+    return tally;
   }
 
   void save_if_due() {
@@ -153,19 +171,23 @@ class Trainer {
 
   void write_outputs(const Report& report) const {
     if (!options_.save.empty())
-      save_safetensors(options_.save, ema_ ? ema_->averages() : model_.state_dict());
+      save_safetensors(options_.save, ema_ ? ema_->averages() : model_.state_dict(),
+                       classes_metadata(loader_.classes()));
     for (const auto& [option, path] : {std::pair{"--dump-grads", options_.dump_grads},
+                                       std::pair{"--dump-input", options_.dump_input},
                                        std::pair{"--dump-output", options_.dump_output}})
       check(path.empty() || logits_.defined(), "train", "{}: expected a step to be left, got none",
             option);
     if (!options_.dump_grads.empty()) save_safetensors(options_.dump_grads, gradients());
+    if (!options_.dump_input.empty()) save_batch(options_.dump_input, batch_);
     if (!options_.dump_output.empty())
       save_safetensors(options_.dump_output, {{"logits", raw::to(logits_.detach(), DType::f32)}});
     if (!options_.json.empty()) write_text(options_.json, report.json());
   }
 
   const Options& options_;
-  DataLoader loader_;
+  DataLoader& loader_;
+  DataLoader* const evaluation_;  // may be null
   const std::unique_ptr<nn::Module> network_;
   nn::Module& model_ = *network_;
   const nn::CrossEntropyLoss criterion_{.label_smoothing = options_.label_smoothing};
@@ -175,13 +197,14 @@ class Trainer {
   std::optional<Checkpoints> checkpoints_;
   std::optional<RunLog> log_;
   Progress progress_;
-  Tensor logits_;  // of the last step
+  Batch batch_;  // of the last step
+  Tensor logits_;
   int64_t saved_at_ = 0;
   bool is_saved_ = true;
 };
 
 }  // namespace
 
-void train(const Options& options) { Trainer(options).run(); }
+void train(const Options& options, Data& data) { Trainer(options, data).run(); }
 
 }  // namespace resnet50
