@@ -10,6 +10,7 @@
 #include "quern/nn/embedding.h"
 #include "quern/nn/flatten.h"
 #include "quern/nn/image.h"
+#include "quern/nn/image_augment.h"
 #include "quern/nn/image_transform.h"
 #include "quern/nn/init.h"
 #include "quern/nn/inverted_residual.h"

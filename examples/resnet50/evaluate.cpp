@@ -30,11 +30,12 @@ Tally evaluate(nn::Module& model, DataLoader& loader, const Options& options) {
   Tally tally;
   for (int64_t step = 0; step < loader.steps(); ++step) {
     const double begin = now();
-    const auto [input, target] = loader.next();
+    const Batch batch = loader.next();
     const double ready = now();
-    const Tensor logits = model(input);
-    const double loss = criterion(logits, target).item();
-    tally.add(input.size(0), loss, count_hits(logits, target), now() - begin, ready - begin);
+    const Tensor logits = model(batch.input);
+    const double loss = criterion(logits, batch.target).item();
+    tally.add(batch.input.size(0), loss, count_hits(logits, batch.target), now() - begin,
+              ready - begin);
   }
   model.train(training);
   return tally;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "console.h"
+#include "quern/nn/image_augment.h"
 #include "quern/nn/image_transform.h"
 #include "quern/tensor/parallel.h"
 #include "quern/tensor/raw.h"
@@ -18,7 +19,8 @@ namespace {
 constexpr size_t kAhead = 2;  // batches, beside that of the step
 // Streams: those of weights count from 0, those of fake images from 2^63.
 constexpr uint64_t kPictures = uint64_t{1} << 62;
-constexpr uint64_t kOrder = 0xffffffff;  // in the place of a picture
+constexpr uint64_t kOrder = 0xffffffff;           // in the place of a picture
+constexpr uint64_t kBatches = uint64_t{1} << 61;  // beside it: in the place of an epoch's
 
 uint64_t stream(int64_t epoch, uint64_t picture) {
   return kPictures + (static_cast<uint64_t>(epoch) << 32) + picture;
@@ -34,6 +36,10 @@ ImageLoader::ImageLoader(const Options& options, ImageFolder folder, Use use)
       resize_size_(options.resize_size()),
       epochs_(use == Use::training ? options.epochs : 1),
       skip_broken_(options.skip_broken),
+      augments_(use == Use::training && !options.auto_augment.empty()),
+      erase_chance_(options.random_erase),
+      mixup_alpha_(options.mixup_alpha),
+      cutmix_alpha_(options.cutmix_alpha),
       format_(options.channels_last ? MemoryFormat::channels_last : MemoryFormat::contiguous) {
   const auto pictures = static_cast<int64_t>(folder_.pictures.size());
   check(pictures < int64_t{kOrder}, "images", "{}: expected less than {} pictures, got {}",
@@ -96,7 +102,10 @@ void ImageLoader::fill(Pending& pending, int64_t i) const {
     const ImageView view = use_ == Use::training
                                ? random_resized_crop(height, width, image_size_, random)
                                : resized_center(height, width, resize_size_, image_size_);
-    normalize_image(raw::select(pending.batch.input, 0, i), decode_view(picture, view));
+    const Tensor out = raw::select(pending.batch.input, 0, i);
+    const Tensor shown = decode_view(picture, view);
+    normalize_image(out, augments_ ? trivial_augment_wide(shown, random) : shown);
+    if (use_ == Use::training) random_erase_(out, erase_chance_, random);
   } catch (const Error& error) {
     pending.errors[static_cast<size_t>(i)] = error.what();
   }
@@ -153,9 +162,9 @@ Batch ImageLoader::next() {
 Batch ImageLoader::finish(Pending& pending) {
   const auto is_broken = [](const std::string& error) { return !error.empty(); };
   const auto first = std::ranges::find_if(pending.errors, is_broken);
-  if (first == pending.errors.end()) return std::move(pending.batch);
+  if (first == pending.errors.end()) return mixed(std::move(pending.batch), pending);
   if (!skip_broken_) throw Error(*first + " (--skip-broken leaves such pictures out)");
-  return without_broken(pending);
+  return mixed(without_broken(pending), pending);
 }
 
 Batch ImageLoader::without_broken(const Pending& pending) {
@@ -179,6 +188,20 @@ Batch ImageLoader::without_broken(const Pending& pending) {
         pending.batch.target.data<int64_t>()[whole[static_cast<size_t>(i)]];
   }
   return batch;
+}
+
+Batch ImageLoader::mixed(Batch batch, const Pending& pending) const {
+  if (use_ == Use::evaluation || (mixup_alpha_ == 0 && cutmix_alpha_ == 0)) return batch;
+  RandomStream random(seed_,
+                      stream(pending.epoch, static_cast<uint64_t>(pending.first)) + kBatches);
+  const bool cut = mixup_alpha_ == 0 || (cutmix_alpha_ > 0 && random.below(2) == 1);
+  const ImageMix mix = cut ? random_cutmix(cutmix_alpha_, image_size_, image_size_, random)
+                           : random_mixup(mixup_alpha_, random);
+  const int64_t n = batch.target.size(0);
+  const Tensor other = empty({n}, DType::i64);
+  const auto* labels = batch.target.data<int64_t>();
+  for (int64_t i = 0; i < n; ++i) other.out<int64_t>()[i] = labels[i == 0 ? n - 1 : i - 1];
+  return {mix_images(batch.input, mix), batch.target, other, mix.share};
 }
 
 }  // namespace resnet50

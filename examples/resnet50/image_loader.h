@@ -17,7 +17,7 @@ namespace resnet50 {
 
 /// Training: pictures in an order drawn anew each epoch, of which a last batch that is not full is
 /// left out unless it is the only one, in torchvision's transforms RandomResizedCrop and
-/// RandomHorizontalFlip. All that is drawn depends on the seed, the epoch and the picture alone.
+/// RandomHorizontalFlip, --auto-augment, --random-erase, --mixup-alpha and --cutmix-alpha. All that is drawn depends on the seed, the epoch and the picture, or the batch, alone.
 /// Evaluation: all pictures in their order; Resize and CenterCrop.
 ///
 /// --workers N threads decode picture by picture, up to two batches ahead; without them next()
@@ -52,13 +52,15 @@ class ImageLoader final : public DataLoader {
   void work();
   Batch finish(Pending& pending);
   Batch without_broken(const Pending& pending);
+  Batch mixed(Batch batch, const Pending& pending) const;
   void stop();
 
   const ImageFolder folder_;
   const Use use_;
   const uint64_t seed_;
   const int64_t image_size_, resize_size_, epochs_;
-  const bool skip_broken_;
+  const bool skip_broken_, augments_;
+  const double erase_chance_, mixup_alpha_, cutmix_alpha_;
   const quern::MemoryFormat format_;
 
   int64_t epoch_ = 0, step_ = 0;  // of the next batch to begin

@@ -49,7 +49,7 @@ WeightsClasses classes_of(const std::string& path) {
   } catch (const Error&) {  // one of torch's, which has none
   }
   const auto names = nlohmann::json::parse(metadata["classes"], nullptr, false);
-  if (!names.is_array()) return classes;
+  if (!names.is_array() || static_cast<int64_t>(names.size()) != classes.count) return classes;
   for (const auto& name : names)
     classes.names.push_back(name.is_string() ? name.get<std::string>() : name.dump());
   return classes;

@@ -123,6 +123,23 @@ void add_folder(CLI::App& app, Options& o) {
   app.add_flag("--skip-broken", o.skip_broken, "Leave out pictures that cannot be decoded");
 }
 
+/// What is done to the pictures of training.
+void add_augmentation(CLI::App& app, Options& o) {
+  app.add_option("--auto-augment", o.auto_augment, "Change each picture in one way [none]")
+      ->check(CLI::IsMember({"ta_wide"}));
+  app.add_option("--random-erase", o.random_erase, "How likely a rectangle of a picture is erased")
+      ->check(number(1))
+      ->capture_default_str();
+  app.add_option("--mixup-alpha", o.mixup_alpha,
+                 "Adds pictures up in shares of Beta(alpha, alpha); 0: never")
+      ->check(number())
+      ->capture_default_str();
+  app.add_option("--cutmix-alpha", o.cutmix_alpha,
+                 "Puts parts of pictures into others, likewise; with both, either")
+      ->check(number())
+      ->capture_default_str();
+}
+
 /// After add_common(), whose group of outputs goes on.
 void add_training(CLI::App& app, Options& o) {
   app.add_option("--save", o.save, "Write the trained state_dict")->type_name("FILE")->check(named);
@@ -198,6 +215,13 @@ void add_schedule(CLI::App& app, Options& o) {
 
 /// What single options cannot tell.
 void check_together(const Options& o) {
+  if (o.data.empty() &&
+      (!o.auto_augment.empty() || o.random_erase > 0 || o.mixup_alpha > 0 || o.cutmix_alpha > 0))
+    throw CLI::ValidationError("--auto-augment, --random-erase, --mixup-alpha, --cutmix-alpha",
+                               "expected DIR, too");
+  for (const double alpha : {o.mixup_alpha, o.cutmix_alpha})
+    if (alpha > 1000)
+      throw CLI::ValidationError("--mixup-alpha, --cutmix-alpha", "expected at most 1000");
   if (o.mode == Mode::eval && o.weights.empty())
     throw CLI::ValidationError("eval", "expected --weights");
   if (!o.pictures.empty() && o.weights.empty())
@@ -285,6 +309,7 @@ Options parse_options(int argc, char** argv) {
       command->get_option(fake)->excludes(command->get_option(pictures));
   for (CLI::App* command : {train, eval, infer}) add_pictures(*command, options);
   for (CLI::App* command : {train, eval}) add_folder(*command, options);
+  add_augmentation(*train, options);
   infer
       ->add_option("--labels", options.labels, "Names of classes, a line each [those in --weights]")
       ->type_name("FILE")

@@ -25,6 +25,8 @@ struct Options {
   std::vector<std::string> pictures;  // to infer; "-" is standard input
   std::optional<int64_t> workers, val_resize_size;
   bool skip_broken = false;
+  std::string auto_augment;                                    // empty: none
+  double random_erase = 0, mixup_alpha = 0, cutmix_alpha = 0;  // 0: none
 
   std::string opt = "sgd";
   double lr = 0.005, momentum = 0.9, weight_decay = 1e-4;

@@ -80,7 +80,7 @@ class Trainer {
     const double lr = schedule_(epoch());
     report.begin_step();
     batch_ = loader_.next();
-    const auto& [input, target] = batch_;
+    const auto& [input, target, other, share] = batch_;
     report.data_ready();
 
     if (at == first) optimizer_->zero_grad();
@@ -89,6 +89,7 @@ class Trainer {
       const AutocastGuard autocast(options_.amp);
       logits_ = model_(input);
       loss = criterion_(logits_, target);
+      if (other.defined()) loss = loss * share + criterion_(logits_, other) * (1 - share);
     }
     if (batches == 1) loss.backward();
     else (loss * (1 / static_cast<double>(batches))).backward();
@@ -114,6 +115,7 @@ class Trainer {
   }
 
   void end_epoch(Report& report) {
+    say_if_decoding_is_slow();
     report.end_epoch(epoch() - 1, progress_.epoch);
     const double quality =
         evaluation_ != nullptr ? evaluate().top1_percent() : -progress_.epoch.mean_loss();
@@ -121,6 +123,15 @@ class Trainer {
     if (is_best) progress_.best = quality;
     progress_.epoch = {};
     if (checkpoints_) save(is_best);
+  }
+
+  void say_if_decoding_is_slow() {
+    const double share = progress_.epoch.data_seconds / progress_.epoch.seconds;
+    if (share < 0.1 || said_slow_ || options_.data.empty()) return;
+    said_slow_ = true;
+    print_error(fmt::format("note: steps waited for pictures {:.0f}% of the time: {}", 100 * share,
+                            options_.worker_threads() > 0 ? "all cores decode or compute"
+                                                          : "-j N decodes beside them"));
   }
 
   /// The weights, or their average where one is taken, on the pictures held out.
@@ -200,7 +211,7 @@ class Trainer {
   Batch batch_;  // of the last step
   Tensor logits_;
   int64_t saved_at_ = 0;
-  bool is_saved_ = true;
+  bool is_saved_ = true, said_slow_ = false;
 };
 
 }  // namespace

@@ -89,6 +89,15 @@ TEST_CASE("a folder trains with the same bits for any number of workers and thre
   CHECK(load_safetensors(folder / "w").at("fc.weight").shape() == Shape{3, 512});
   CHECK(load_safetensors_metadata(folder / "w").at("classes") == R"(["ape","bee","cow"])");
 
+  // Whatever else is drawn.
+  const std::string more =
+      " --auto-augment ta_wide --random-erase 0.5 --mixup-alpha 0.2 --cutmix-alpha 1 -j ";
+  succeed(train + more + "0");
+  weights = folder.read("w");
+  CHECK(folder.read("i") != batch);
+  succeed(train + more + "2");
+  CHECK(folder.read("w") == weights);
+
   // Another seed, another order and other crops.
   succeed("train " + (folder / "") + kTiny + "--epochs 3 --seed 6 --dump-input " + (folder / "i"));
   CHECK(folder.read("i") != batch);

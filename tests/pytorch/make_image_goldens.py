@@ -2,6 +2,7 @@
 
 NAME.file  the bytes of a JPEG or PNG file
 NAME.rgb   its pixels [H,W,3], by ImageOps.exif_transpose(image).convert("RGB")
+augment.OP.M.rgb          what the op makes of augment.in with magnitude M / 100, in the order of ImageOp
 resize.NAME.box and .size, of resize.in: what is cut out (top, left, height, width) and resized to (height, width)
 resize.NAME.rgb           the result, by resize(BILINEAR) along rows and then along columns: Pillow 13 may take the other
                           order, which is known to round otherwise by at most 1
@@ -14,7 +15,7 @@ import zlib
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps
+from PIL import Image, ImageEnhance, ImageOps
 
 from resnet import save_safetensors
 
@@ -122,6 +123,31 @@ def resizes():
         yield box, size
 
 
+def augmented(image):
+    """torchvision's TrivialAugmentWide, by Pillow's functions."""
+    affine = lambda *matrix: image.transform(image.size, Image.Transform.AFFINE, matrix, Image.Resampling.NEAREST)
+    enhancer = lambda kind: lambda m: kind(image).enhance(1 + m)
+    ops = [
+        (lambda m: image, [0]),
+        (lambda m: affine(1, m, 0, 0, 1, 0), [0.66, -0.33]),
+        (lambda m: affine(1, 0, 0, m, 1, 0), [0.66, -0.33]),
+        (lambda m: affine(1, 0, -int(m), 0, 1, 0), [5.4, -17]),
+        (lambda m: affine(1, 0, 0, 0, 1, -int(m)), [5.4, -17]),
+        (lambda m: image.rotate(m, Image.Resampling.NEAREST), [27, -103.5]),
+        (enhancer(ImageEnhance.Brightness), [0.5, -0.5]),
+        (enhancer(ImageEnhance.Color), [0.5, -0.5]),
+        (enhancer(ImageEnhance.Contrast), [0.5, -0.5]),
+        (enhancer(ImageEnhance.Sharpness), [0.5, -0.5]),
+        (lambda m: ImageOps.posterize(image, int(m)), [2, 5, 8]),
+        (lambda m: ImageOps.solarize(image, m), [0, 76.5, 255]),
+        (lambda m: ImageOps.autocontrast(image), [0]),
+        (lambda m: ImageOps.equalize(image), [0]),
+    ]
+    for op, (change, magnitudes) in enumerate(ops):
+        for magnitude in magnitudes:
+            yield f"augment.{op}.{round(100 * magnitude)}.rgb", np.asarray(change(magnitude))
+
+
 def main():
     tensors = {}
     put = lambda name, array: tensors.__setitem__(name, torch.from_numpy(np.array(array)))
@@ -140,6 +166,10 @@ def main():
         at_once = np.asarray(bilinear(part, size[1], size[0])).astype(int)
         assert np.abs(at_once - np.asarray(result)).max() <= 1
         put(f"resize.{i}.rgb", np.asarray(result))
+    dim = Image.fromarray((np.asarray(source)[:24, :31] // 3 + 40).astype(np.uint8))
+    put("augment.in", np.asarray(dim))
+    for name, array in augmented(dim):
+        put(name, array)
     save_safetensors(GOLDENS / "images.safetensors", tensors)
 
 
