@@ -18,9 +18,9 @@ std::vector<ConvShape> read_conv_shapes(const Options&, DType, MemoryFormat);
 std::vector<kernels::ConvProblem> read_conv_outputs(const Options&);
 
 /// Whether training asks for it, which needs no gradient of images, and the kernel takes it.
-inline bool is_needed(const kernels::ConvPlan& plan) {
-  return (plan.pass != kernels::ConvPass::dgrad || plan.problem.ic != 3) &&
-         !plan.kernel->why_not(plan.problem, plan.pass, *plan.gemm);
+inline bool is_needed(const kernels::ConvChoice& choice) {
+  return (choice.pass != kernels::ConvPass::dgrad || choice.problem.ic != 3) &&
+         !choice.kernel->why_not(choice.problem, choice.pass, *choice.gemm);
 }
 
 /// A conv kernel on a tile; no kernel: the one that dispatch takes for the problem.
@@ -30,8 +30,8 @@ struct ConvWay {
   int bf16_terms = 0;
 
   DType dtype() const { return bf16_terms == 0 ? gemm->a : DType::f32; }
-  kernels::ConvPlan plan(const kernels::ConvProblem& problem, kernels::ConvPass pass) const {
-    if (!kernel) return kernels::plan_conv(problem, pass, gemm);
+  kernels::ConvChoice choice(const kernels::ConvProblem& problem, kernels::ConvPass pass) const {
+    if (!kernel) return kernels::choose_conv(problem, pass, gemm);
     return {problem, pass, kernel, gemm, bf16_terms};
   }
 };
@@ -57,9 +57,9 @@ void each_conv_way(const Options& options, DType dtype, F f) {
   if (options.wants("conv_reference", false)) f(ConvWay{&conv_kernel("reference"), &best});
 }
 
-Benchmark conv_benchmark(const Options&, const kernels::ConvPlan&);
+Benchmark conv_benchmark(const Options&, const kernels::ConvChoice&);
 
 /// `fused`: with what training's chains of convolutions ask for besides (kernels/epilogue.h).
-std::unique_ptr<Case> conv_case(const kernels::ConvPlan&, bool fused);
+std::unique_ptr<Case> conv_case(const kernels::ConvChoice&, bool fused);
 
 }  // namespace quern::bench

@@ -30,23 +30,24 @@ struct Image {
 /// All data are integers -2 ... 2, scales and shifts, too: products and sums are exact.
 class ConvCase : public Case {
  public:
-  ConvCase(const ConvPlan& plan, bool fused)
-      : plan_(plan),
-        p_(plan_.problem),
+  ConvCase(const ConvChoice& choice, bool fused)
+      : p_(choice.problem),
         image_{p_.ic, p_.ih, p_.iw, p_.format == MemoryFormat::channels_last},
         out_image_{p_.oc, p_.oh, p_.ow, image_.last} {
     const int64_t inputs = p_.n * p_.ic * p_.ih * p_.iw, outputs = p_.n * p_.oc * p_.oh * p_.ow;
     const int64_t weights = p_.oc * p_.ic / p_.groups * p_.kh * p_.kw;
-    const bool forward = plan.pass == ConvPass::forward, dgrad = plan.pass == ConvPass::dgrad,
-               wgrad = plan.pass == ConvPass::wgrad;
+    const bool forward = choice.pass == ConvPass::forward, dgrad = choice.pass == ConvPass::dgrad,
+               wgrad = choice.pass == ConvPass::wgrad;
     if (!dgrad || fused) x_ = &integers(p_.dtype, inputs);
     if (dgrad) dx_ = &result(p_.dtype, inputs);
     y_ = forward ? &result(p_.dtype, outputs) : &integers(p_.dtype, outputs);
     weight_ = wgrad ? &result(DType::f32, weights) : &integers(p_.dtype, weights);
-    packed_ = weight_;
-    if (!wgrad && plan_.packed_bytes() > 0) {
-      packed_ = &result(DType::u8, plan_.packed_bytes());
-      plan_.pack(weight_->data(), packed_->data());
+    ConvChoice planned = choice;
+    planned.problem.maps = fused && !dgrad && p_.ic != 3, planned.problem.sums = fused && !wgrad;
+    plan_ = plan_conv(planned);
+    if (!wgrad) {
+      packed_ = &result(DType::u8, plan_->packed_bytes());
+      plan_->pack(weight_->data(), p_.dtype, packed_->data());
     }
     if (!fused) return;
     if (p_.ic != 3) {  // images come as they are
@@ -65,24 +66,24 @@ class ConvCase : public Case {
     const bool fused = first_ != nullptr;
     void *first = data(first_), *second = data(second_);
     const ChannelMap map{data(center_), data(scale_), data(shift_)};
-    switch (plan_.pass) {
+    switch (plan_->pass) {
       case ConvPass::forward:
-        return conv_forward(
-            plan_, x_->data(), packed_->data(), y_->data(),
+        return plan_->run(
+            x_->data(), packed_->data(), y_->data(),
             {.kind = fused ? Kind::moments : Kind::store, .first = first, .second = second}, map);
       case ConvPass::dgrad:
-        return conv_dgrad(plan_, y_->data(), packed_->data(), dx_->data(),
+        return plan_->run(y_->data(), packed_->data(), dx_->data(),
                           {.kind = fused ? Kind::gradient : Kind::store,
                            .map = map,
                            .x = data(x_),
                            .first = first,
                            .second = second});
-      case ConvPass::wgrad: return conv_wgrad(plan_, x_->data(), y_->data(), weight_->data(), map);
+      case ConvPass::wgrad: return plan_->run(x_->data(), y_->data(), weight_->data(), {}, map);
     }
   }
 
   std::string wrong() override {
-    switch (plan_.pass) {
+    switch (plan_->pass) {
       case ConvPass::forward: {
         std::string text = compare_values(*y_, [&](int64_t i) { return expected_output(i); });
         return text.empty() && first_ ? wrong_moments(p_.oc / 2) : text;
@@ -100,7 +101,7 @@ class ConvCase : public Case {
   /// Sums of integers are exact, but for the one engine whose transforms round.
   template <class F>
   std::string compare_values(const Operand& got, F f) const {
-    if (plan_.kernel != &conv_kernel("winograd_4x4")) return compare_exactly(got, f);
+    if (plan_->kernel != &conv_kernel("winograd_4x4")) return compare_exactly(got, f);
     return compare_some(got, f, [](int64_t, double) { return 1.0 / 64; });
   }
   /// Which input output (i, j) meets under tap (r, s), and whether there is one.
@@ -189,11 +190,12 @@ class ConvCase : public Case {
     return text.empty() ? compare_sum("sum of dz x", (*second_)[channel], n, dzx) : text;
   }
 
-  ConvPlan plan_;
-  const ConvProblem& p_;
+  std::unique_ptr<const ConvPlan> plan_;
+  const ConvProblem p_;
   Image image_, out_image_;
   Operand *x_ = nullptr, *dx_ = nullptr;  // of dgrad: x if it is fused
-  Operand *y_, *weight_, *packed_;        // or their gradients
+  Operand *y_, *weight_;                  // or their gradients
+  Operand* packed_ = nullptr;
   // Of the batch norm before; and what leaves: moments, or sums of dz.
   Operand *scale_ = nullptr, *shift_ = nullptr, *center_ = nullptr;
   Operand *first_ = nullptr, *second_ = nullptr;
@@ -201,8 +203,8 @@ class ConvCase : public Case {
 
 }  // namespace
 
-std::unique_ptr<Case> conv_case(const ConvPlan& plan, bool fused) {
-  return std::make_unique<ConvCase>(plan, fused);
+std::unique_ptr<Case> conv_case(const ConvChoice& choice, bool fused) {
+  return std::make_unique<ConvCase>(choice, fused);
 }
 
 }  // namespace quern::bench

@@ -57,7 +57,7 @@ bool print_table(const Options& options, const ConvWay& way, MemoryFormat format
                  const Peaks& peaks) {
   const double peak = peaks.gflops(way.gemm->a), images = static_cast<double>(options.batch);
   fmt::print("\n{}, {}, batch {}, {} thread{}, {} operands{}; ms, GFLOP/s, share of {:.1f}\n",
-             way.kernel ? way.plan({}, {}).name() : way.gemm->name, short_name(format),
+             way.kernel ? way.choice({}, {}).name() : way.gemm->name, short_name(format),
              options.batch, num_threads(), num_threads() == 1 ? "" : "s",
              options.cold ? "cold" : "warm", options.fused ? ", fused" : "", peak);
   fmt::print("{:26} {:>2}{:>{}}{:>{}}{:>{}}\n", "layer", "n", "forward", kColumn, "dgrad", kColumn,
@@ -67,12 +67,12 @@ bool print_table(const Options& options, const ConvWay& way, MemoryFormat format
   for (const ConvShape& shape : read_conv_shapes(options, way.dtype(), format)) {
     fmt::print("{:26} {:>2}", short_shape(shape.problem), shape.count);
     for (ConvPass pass : kPasses) {
-      const ConvPlan plan = way.plan(shape.problem, pass);
-      if (!is_needed(plan)) {
+      const ConvChoice choice = way.choice(shape.problem, pass);
+      if (!is_needed(choice)) {
         fmt::print("{:>{}}", "-", kColumn);
         continue;
       }
-      const Benchmark b = conv_benchmark(options, plan);
+      const Benchmark b = conv_benchmark(options, choice);
       const Work work{measure(options, b), b.flop, b.nominal_flop};
       if (work.seconds < 0) {
         fmt::print("{:>{}}", "wrong", kColumn);

@@ -11,7 +11,6 @@ namespace {
 
 using detail::sum_dtype;
 using kernels::ConvPass;
-using kernels::ConvPlan;
 using kernels::ConvProblem;
 constexpr std::string_view kOp = "conv2d";
 
@@ -30,14 +29,9 @@ Tensor conv2d(const Tensor& x_any, const Tensor& weight_any, const Tensor& bias,
 
   const Tensor source = raw::contiguous(x, problem.format);
   Tensor y = empty(detail::output_shape(problem), problem.dtype, problem.format);
-  {
-    const Tensor b =
-        bias.defined() ? raw::contiguous(raw::to(bias, sum_dtype(problem.dtype))) : bias;
-    const ConvPlan plan = detail::conv_plan(problem, ConvPass::forward);
-    const detail::PackedWeight packed(plan, weight);
-    conv_forward(plan, source.data_ptr(), packed.data(), y.out_ptr(),
-                 kernels::activate(b.defined() ? b.data_ptr() : nullptr));
-  }
+  const Tensor b = bias.defined() ? raw::contiguous(raw::to(bias, sum_dtype(problem.dtype))) : bias;
+  detail::convolve(problem, ConvPass::forward, source, weight, y,
+                   kernels::activate(b.defined() ? b.data_ptr() : nullptr));
 
   // dx: the same sum from the outputs' side; dweight[o,c,r,s] = Σ dy[n,o,i,j] · x[n,c,...];
   // dbias[o] = Σ dy. Each saves only what the other needs.
@@ -48,17 +42,12 @@ Tensor conv2d(const Tensor& x_any, const Tensor& weight_any, const Tensor& bias,
                   const Tensor dy = raw::contiguous(dy_any, problem.format);
                   Tensors gradients(3);
                   if (needs[0]) {
-                    gradients[0] = empty({problem.n, problem.ic, problem.ih, problem.iw},
-                                         problem.dtype, problem.format);
-                    const ConvPlan plan = detail::conv_plan(problem, ConvPass::dgrad);
-                    const detail::PackedWeight packed(plan, weight.get());
-                    conv_dgrad(plan, dy.data_ptr(), packed.data(), gradients[0].out_ptr());
+                    gradients[0] =
+                        empty(detail::input_shape(problem), problem.dtype, problem.format);
+                    detail::convolve(problem, ConvPass::dgrad, dy, weight.get(), gradients[0]);
                   }
-                  if (needs[1]) {
-                    gradients[1] = empty(weight_shape, sum_dtype(problem.dtype));
-                    conv_wgrad(detail::conv_plan(problem, ConvPass::wgrad), x.get().data_ptr(),
-                               dy.data_ptr(), gradients[1].out_ptr());
-                  }
+                  if (needs[1])
+                    gradients[1] = detail::conv_weight_gradient(problem, weight_shape, x.get(), dy);
                   if (needs[2]) {
                     gradients[2] = empty({problem.oc}, sum_dtype(problem.dtype));
                     conv_bias_grad(problem, dy.data_ptr(), gradients[2].out_ptr());

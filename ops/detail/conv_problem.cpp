@@ -1,27 +1,24 @@
 #include "quern/ops/detail/conv_problem.h"
 
+#include <map>
+#include <mutex>
+
 #include "quern/ops/autocast.h"
 #include "quern/ops/detail/matrix.h"
 #include "quern/ops/detail/packed_copy.h"
+#include "quern/tensor/fork.h"
 #include "quern/tensor/raw.h"
 
 namespace quern::detail {
 namespace {
 
-using kernels::ConvPass;
-using kernels::ConvPlan;
-using kernels::ConvProblem;
+using namespace kernels;
 constexpr std::string_view kOp = "conv2d";
 
 void check_pair(std::string_view name, Pair value, int64_t least) {
   constexpr int64_t most = INT32_MAX;  // keeps sums and products of sizes within int64
   check(value.h >= least && value.w >= least && value.h <= most && value.w <= most, kOp,
         "{}: expected {}..{}, got {}", name, least, most, value);
-}
-
-/// Tiles of bf16 multiply up to 32 channels at a time.
-bool padding_costs_more(const ConvProblem& p) {
-  return p.groups > 1 && std::min(p.ic, p.oc) / p.groups < 16;
 }
 
 }  // namespace
@@ -78,10 +75,17 @@ ConvProblem conv_problem(const Shape& x, DType dtype, MemoryFormat format, const
           .format = format};
 }
 
-ConvPlan conv_plan(const ConvProblem& problem, ConvPass pass) {
-  const Multiplier m = select_multiplier(problem.dtype);
+namespace {
+
+/// Tiles of bf16 multiply up to 32 channels at a time.
+bool padding_costs_more(const ConvProblem& p) {
+  return p.groups > 1 && std::min(p.ic, p.oc) / p.groups < 16;
+}
+
+/// By the multiplier, unless f32 is as fast.
+ConvChoice choose(const ConvProblem& problem, ConvPass pass, const Multiplier& m) {
   if (m.bf16_terms != 0) {
-    const ConvPlan ieee = plan_conv(problem, pass);
+    const ConvChoice ieee = choose_conv(problem, pass);
     // Winograd's F(4×4, 3×3) has to save multiplications by a factor well above bf16's speed, since
     // its transforms take time, too.
     if (ieee.saving() > 1.75 * m.speed || padding_costs_more(problem)) return ieee;
@@ -89,15 +93,46 @@ ConvPlan conv_plan(const ConvProblem& problem, ConvPass pass) {
     if (pass == ConvPass::wgrad && problem.format == MemoryFormat::contiguous && m.speed <= 2)
       return ieee;
   }
-  return plan_conv(problem, pass, &m.kernel, m.bf16_terms);
+  return choose_conv(problem, pass, &m.kernel, m.bf16_terms);
+}
+
+/// All that a plan depends on.
+struct PlanKey {
+  ConvProblem problem;
+  ConvPass pass;
+  const GemmKernel* gemm;
+  int bf16_terms;
+  double speed;
+  Isa cap;
+  auto operator<=>(const PlanKey&) const = default;
+};
+
+struct Plans {
+  static constexpr size_t kMost = 1024;
+  std::mutex mutex;
+  std::map<PlanKey, std::shared_ptr<const ConvPlan>> kept;
+  Plans() { hold_across_fork(mutex); }
+};
+
+}  // namespace
+
+std::shared_ptr<const ConvPlan> conv_plan(const ConvProblem& problem, ConvPass pass) {
+  const Multiplier m = select_multiplier(problem.dtype);
+  const auto make = [&] { return plan_conv(choose(problem, pass, m)); };
+  if (verbosity() == Verbosity::dispatch) return make();  // tells why, each time
+  static Plans& plans = *new Plans;  // never destroyed: static models may infer after it
+  const PlanKey key{problem, pass, &m.kernel, m.bf16_terms, m.speed, isa_cap()};
+  const std::lock_guard lock(plans.mutex);
+  if (const auto found = plans.kept.find(key); found != plans.kept.end()) return found->second;
+  if (plans.kept.size() >= Plans::kMost) plans.kept.clear();
+  return plans.kept[key] = make();
 }
 
 void pack_weight(const ConvPlan& plan, const Tensor& weight, void* packed) {
   const DType dtype = plan.problem.dtype;
-  const bool rounds = dtype == DType::bf16 && weight.dtype() == DType::f32;
-  ConvPlan packing = plan;
-  if (rounds) packing.bf16_terms = 1;  // on the way
-  packing.pack(raw::contiguous(rounds ? weight : raw::to(weight, dtype)).data_ptr(), packed);
+  const bool rounds = dtype == DType::bf16 && weight.dtype() == DType::f32;  // on the way
+  const Tensor source = raw::contiguous(rounds ? weight : raw::to(weight, dtype));
+  plan.pack(source.data_ptr(), source.dtype(), packed);
 }
 
 Dims packing_parameters(const ConvPlan& plan) {
@@ -105,13 +140,25 @@ Dims packing_parameters(const ConvPlan& plan) {
           plan.bf16_terms};
 }
 
-PackedWeight::PackedWeight(const ConvPlan& plan, const Tensor& weight) {
-  const int64_t bytes = plan.packed_bytes();
-  if (bytes == 0) weight_ = raw::contiguous(raw::to(weight, plan.problem.dtype));
-  else
-    packed_ = packed_copy(
-        weight, plan.kernel->name, *plan.gemm, bytes,
-        [&](void* packed) { pack_weight(plan, weight, packed); }, packing_parameters(plan));
+void convolve(const ConvProblem& problem, ConvPass pass, const Tensor& source, const Tensor& weight,
+              const Tensor& out, const Epilogue& epilogue, const ChannelMap& prologue) {
+  ConvProblem p = problem;
+  p.maps = prologue.scale != nullptr, p.sums = epilogue.first != nullptr;
+  const auto plan = conv_plan(p, pass);
+  const auto packed = packed_copy(
+      weight, plan->kernel->name, *plan->gemm, plan->packed_bytes(),
+      [&](void* to) { pack_weight(*plan, weight, to); }, packing_parameters(*plan));
+  plan->run(source.data_ptr(), packed->data(), out.out_ptr(), epilogue, prologue);
+}
+
+Tensor conv_weight_gradient(const ConvProblem& problem, const Shape& shape, const Tensor& x,
+                            const Tensor& dy, const ChannelMap& prologue) {
+  ConvProblem p = problem;
+  p.maps = prologue.scale != nullptr;
+  const Tensor dw = empty(shape, sum_dtype(p.dtype));
+  conv_plan(p, ConvPass::wgrad)
+      ->run(x.data_ptr(), dy.data_ptr(), dw.out_ptr(), Epilogue{}, prologue);
+  return dw;
 }
 
 }  // namespace quern::detail

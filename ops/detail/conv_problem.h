@@ -1,4 +1,4 @@
-// What conv2d and the chains of ops/fused share: the checks, the problem, and the packed weight.
+// What conv2d and the chains of ops/fused share: the checks, the problem, its plan and its weight.
 #pragma once
 #include <memory>
 
@@ -15,26 +15,26 @@ void check_conv_operands(const Tensor& x, const Tensor& weight);
 kernels::ConvProblem conv_problem(const Shape& x, DType dtype, MemoryFormat format,
                                   const Tensor& weight, Pair stride, Pair padding, Pair dilation,
                                   int64_t groups);
-/// What runs a pass of it best, multiplying f32 as float32_matmul_precision.h tells.
-kernels::ConvPlan conv_plan(const kernels::ConvProblem& problem, kernels::ConvPass pass);
 inline Shape input_shape(const kernels::ConvProblem& p) { return {p.n, p.ic, p.ih, p.iw}; }
 inline Shape output_shape(const kernels::ConvProblem& p) { return {p.n, p.oc, p.oh, p.ow}; }
 
+/// forward, y = conv(x, weight), or dgrad, dx of what dy is of y. `source` and `out` are in the
+/// problem's dtype and format; the weight is packed, which is kept as long as it doesn't change.
+void convolve(const kernels::ConvProblem& problem, kernels::ConvPass pass, const Tensor& source,
+              const Tensor& weight, const Tensor& out, const kernels::Epilogue& epilogue = {},
+              const kernels::ChannelMap& prologue = {});
+/// dweight, of this shape, in the dtype of sums; x is read through the prologue.
+Tensor conv_weight_gradient(const kernels::ConvProblem& problem, const Shape& shape,
+                            const Tensor& x, const Tensor& dy,
+                            const kernels::ChannelMap& prologue = {});
+
+/// What runs a pass of it best, multiplying f32 as float32_matmul_precision.h tells. Made once for
+/// a problem and kept; beyond 1024 of them, all are made anew.
+std::shared_ptr<const kernels::ConvPlan> conv_plan(const kernels::ConvProblem& problem,
+                                                   kernels::ConvPass pass);
 /// Fills plan.packed_bytes() with a weight of f32, to be rounded, or of the problem's dtype.
 void pack_weight(const kernels::ConvPlan& plan, const Tensor& weight, void* packed);
 /// What a packed weight depends on, beside the weight and the kernels.
 Dims packing_parameters(const kernels::ConvPlan& plan);
-
-/// The weight as the plan's kernel reads it, in the problem's dtype; kept between calls as long as
-/// it doesn't change.
-class PackedWeight {
- public:
-  PackedWeight(const kernels::ConvPlan& plan, const Tensor& weight);
-  const void* data() const { return packed_ ? packed_->data() : weight_.data_ptr(); }
-
- private:
-  std::shared_ptr<const Storage> packed_;
-  Tensor weight_;
-};
 
 }  // namespace quern::detail

@@ -17,10 +17,6 @@ using namespace kernels;
 using namespace detail;
 using enum ConvChain::Shortcut;
 
-ConvPlan plan_of(const ConvStage& stage, const Shape& x, DType dtype) {
-  return conv_plan(problem_of(stage, x, dtype), ConvPass::forward);
-}
-
 /// Of its y; with a gap after each row and before the first, these are zeros.
 Tensor room_for(const ConvProblem& p) {
   if (p.y_gap == 0) return empty(output_shape(p), p.dtype, p.format);
@@ -49,21 +45,13 @@ Tensor scaled(const Tensor& weight, const Tensor& factors) {
 class FoldedWeight {
  public:
   FoldedWeight(const ConvPlan& plan, const ConvStage& s)
-      : weight_bytes_(round_up(plan.packed_bytes() > 0
-                                   ? plan.packed_bytes()
-                                   : s.weight.numel() * itemsize(plan.problem.dtype),
-                               64)) {
+      : weight_bytes_(round_up(plan.packed_bytes(), 64)) {
     const auto fold = [&](void* memory) {
       const BatchNorm norm = norm_of(s);
       const ChannelNorm by_channel(norm, Moments(norm), plan.problem.dtype,
                                    ChannelNorm::Center::zero);
-      const Tensor weight = scaled(s.weight, by_channel.scale), &shift = by_channel.shift;
-      if (plan.packed_bytes() > 0) {
-        pack_weight(plan, weight, memory);
-      } else {
-        const Tensor plain = raw::to(weight, plan.problem.dtype);
-        std::memcpy(memory, plain.data_ptr(), static_cast<size_t>(plain.nbytes()));
-      }
+      pack_weight(plan, scaled(s.weight, by_channel.scale), memory);
+      const Tensor& shift = by_channel.shift;
       std::memcpy(static_cast<std::byte*>(memory) + weight_bytes_, shift.data_ptr(),
                   static_cast<size_t>(shift.nbytes()));
     };
@@ -83,11 +71,12 @@ class FoldedWeight {
 };
 
 /// activation(batch_norm(conv(x)) + residual) to y
-void run(const ConvPlan& plan, const ConvStage& stage, const Tensor& x, const Tensor& y,
+void run(const ConvProblem& problem, const ConvStage& stage, const Tensor& x, const Tensor& y,
          const void* residual, Activation activation) {
-  const FoldedWeight folded(plan, stage);
-  conv_forward(plan, x.data_ptr(), folded.weight(), y.out_ptr(),
-               kernels::activate(folded.shift(), residual, activation));
+  const auto plan = conv_plan(problem, ConvPass::forward);
+  const FoldedWeight folded(*plan, stage);
+  plan->run(x.data_ptr(), folded.weight(), y.out_ptr(),
+            kernels::activate(folded.shift(), residual, activation));
 }
 
 }  // namespace
@@ -95,24 +84,25 @@ void run(const ConvPlan& plan, const ConvStage& stage, const Tensor& x, const Te
 Tensor detail::conv_chain_eval(const Tensor& x_any, const ConvChain& chain) {
   const Tensor x = raw::contiguous(x_any, MemoryFormat::channels_last);
   Tensor y = x;
-  ConvPlan plan = plan_of(chain.stages[0], x.shape(), x.dtype());
+  ConvProblem p = problem_of(chain.stages[0], x.shape(), x.dtype());
   for (size_t i = 0; i + 1 < chain.stages.size(); ++i) {
-    ConvPlan next = plan_of(chain.stages[i + 1], output_shape(plan.problem), x.dtype());
+    ConvProblem next = problem_of(chain.stages[i + 1], output_shape(p), x.dtype());
     // Written with the zero padding between rows that a 3×3 reads, which need not copy it then.
-    if (plan.kernel->wanted_gap) plan.problem.y_gap = next.problem.x_gap = next.wanted_gap();
-    const Tensor input = std::exchange(y, room_for(plan.problem));
-    run(plan, chain.stages[i], input, y, nullptr, chain.stages[i].activation);
-    plan = next;
+    if (conv_plan(p, ConvPass::forward)->kernel->takes_gaps)
+      p.y_gap = next.x_gap = conv_plan(next, ConvPass::forward)->wanted_gap();
+    const Tensor input = std::exchange(y, room_for(p));
+    run(p, chain.stages[i], input, y, nullptr, chain.stages[i].activation);
+    p = next;
   }
   // The projection's place is that of the sum: the last stage adds to what it finds there.
-  const Tensor out = empty(output_shape(plan.problem), x.dtype(), MemoryFormat::channels_last);
+  const Tensor out = empty(output_shape(p), x.dtype(), MemoryFormat::channels_last);
   if (chain.shortcut == projection)
-    run(plan_of(chain.projection, x.shape(), x.dtype()), chain.projection, x, out, nullptr,
+    run(problem_of(chain.projection, x.shape(), x.dtype()), chain.projection, x, out, nullptr,
         Activation::none);
   const void* residual = chain.shortcut == none         ? nullptr
                          : chain.shortcut == projection ? out.data_ptr()
                                                         : x.data_ptr();
-  run(plan, chain.stages.back(), y, out, residual, chain.stages.back().activation);
+  run(p, chain.stages.back(), y, out, residual, chain.stages.back().activation);
   return raw::contiguous(out, x_any.format());
 }
 

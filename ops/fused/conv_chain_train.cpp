@@ -62,29 +62,17 @@ Stage run_forward(const ConvStage& stage, const Tensor& x, const Stage* before, 
   const double count = static_cast<double>(p.n * p.oh * p.ow);
   const Tensor y = empty(output_shape(p), p.dtype, p.format);
   double *mean = moments.mean.out<double>(), *var = moments.var.out<double>();
-  const ConvPlan plan = conv_plan(p, ConvPass::forward);
-  conv_forward(plan, x.data_ptr(), PackedWeight(plan, stage.weight).data(), y.out_ptr(),
-               {.kind = Epilogue::Kind::moments, .first = mean, .second = var},
-               before ? before->map() : ChannelMap{});
+  convolve(p, ConvPass::forward, x, stage.weight, y,
+           {.kind = Epilogue::Kind::moments, .first = mean, .second = var},
+           before ? before->map() : ChannelMap{});
   for (int64_t c = 0; c < p.oc; ++c) var[c] /= count;
   return {p, SavedTensor(kOp, stage.weight),      SavedTensor(kOp, norm.weight),
           y, ChannelNorm(norm, moments, p.dtype), stage.activation};
 }
 
-/// `before`: as in run_forward. `shape`: of the weight.
-Tensor weight_gradient(const Stage& stage, const Shape& shape, const Tensor& x, const Stage* before,
-                       const Tensor& dy) {
-  const Tensor dw = empty(shape, stage.norm.scale.dtype());
-  conv_wgrad(conv_plan(stage.problem, ConvPass::wgrad), x.data_ptr(), dy.data_ptr(), dw.out_ptr(),
-             before ? before->map() : ChannelMap{});
-  return dw;
-}
-
 void input_gradient(const Stage& stage, const Tensor& dy, const Tensor& dx,
                     const Epilogue& epilogue) {
-  const ConvPlan plan = conv_plan(stage.problem, ConvPass::dgrad);
-  conv_dgrad(plan, dy.data_ptr(), PackedWeight(plan, stage.weight.get()).data(), dx.out_ptr(),
-             epilogue);
+  convolve(stage.problem, ConvPass::dgrad, dy, stage.weight.get(), dx, epilogue);
 }
 
 /// Where the inputs of the node, and their gradients, are: x, then those of each stage.
@@ -222,7 +210,8 @@ struct Trained {
       const Stage& stage = stages[i];
       Tensor& place = gradients[StagePlaces(i).weight];
       beside.run([&stage, &place, shape = stage.weight.get().shape(), input, before, dy] {
-        place = weight_gradient(stage, shape, input, before, dy);
+        place = conv_weight_gradient(stage.problem, shape, input, dy,
+                                     before ? before->map() : ChannelMap{});
       });
     };
     const bool projected = shortcut == Shortcut::projection;

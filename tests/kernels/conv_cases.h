@@ -15,6 +15,7 @@
 #include "quern/ops/kernels/gemm/micro_kernel.h"
 #include "quern/tensor/bfloat16.h"
 #include "quern/tensor/cpu_features.h"
+#include "records.h"
 
 namespace quern::test {
 
@@ -383,6 +384,14 @@ inline std::vector<const ConvKernel*> engines(const ConvProblem& p, ConvPass pas
   all.push_back(&conv_kernel("winograd"));
   if (pass != ConvPass::wgrad) all.push_back(&conv_kernel("winograd_4x4"));
   return all;
+}
+
+/// w, of the problem's dtype, as the plan reads it; checks that nothing outside is written.
+inline Buffer packed_weight(const ConvPlan& plan, Buffer& w) {
+  Buffer packed(DType::u8, plan.packed_bytes());
+  plan.pack(w.data(), plan.problem.dtype, packed.data());
+  CHECK(packed.guarded());
+  return packed;
 }
 
 /// How far results of integers may be from exact ones, which differ by at least a half: F(4×4, 3×3)

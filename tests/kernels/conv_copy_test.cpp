@@ -7,7 +7,7 @@
 #include <numeric>
 #include <vector>
 
-#include "quern/ops/kernels/conv/source_block.h"
+#include "quern/ops/kernels/conv/blocks.h"
 #include "quern/ops/kernels/pack/matrix.h"
 #include "quern/ops/kernels/pack/panels.h"
 #include "quern/ops/kernels/table.h"

@@ -33,14 +33,15 @@ struct Norm {
   }
 };
 
-std::vector<double> mapped_wgrad(const ConvProblem& p, const ConvKernel& kernel,
-                                 const GemmKernel& gemm, int bf16_terms = 0) {
+std::vector<double> mapped_wgrad(ConvProblem p, const ConvKernel& kernel, const GemmKernel& gemm,
+                                 int bf16_terms = 0) {
   Buffer x(p.dtype, integers(p.n * p.ic * p.ih * p.iw, 1));
   Buffer dy(p.dtype, integers(p.n * p.oc * p.oh * p.ow, 4));
   Buffer dw(sum_dtype(p.dtype), p.oc * p.ic / p.groups * p.kh * p.kw);
   Norm norm(sum_dtype(p.dtype), p.ic);
-  conv_wgrad({p, ConvPass::wgrad, &kernel, &gemm, bf16_terms}, x.data(), dy.data(), dw.data(),
-             norm);
+  p.maps = true;
+  plan_conv({p, ConvPass::wgrad, &kernel, &gemm, bf16_terms})
+      ->run(x.data(), dy.data(), dw.data(), {}, norm);
   CHECK(dw.guarded());
   return dw.values();
 }
@@ -59,8 +60,8 @@ struct Parts {
 };
 
 /// y and its moments, or dx and its sums; `out` starts as the residual, which may alias it.
-Fused run_fused(const ConvProblem& p, const ConvKernel& kernel, const GemmKernel& gemm,
-                ConvPass pass, const Parts& parts, int bf16_terms = 0) {
+Fused run_fused(ConvProblem p, const ConvKernel& kernel, const GemmKernel& gemm, ConvPass pass,
+                const Parts& parts, int bf16_terms = 0) {
   const bool forward = pass == ConvPass::forward;
   const int64_t x_items = p.n * p.ic * p.ih * p.iw, y_items = p.n * p.oc * p.oh * p.ow;
   const int64_t channels = forward ? p.oc : p.ic;
@@ -71,10 +72,9 @@ Fused run_fused(const ConvProblem& p, const ConvKernel& kernel, const GemmKernel
   Norm before(wide, p.ic), after(wide, channels);
   Buffer first(DType::f64, channels), second(DType::f64, channels);
 
-  const ConvPlan plan{p, pass, &kernel, &gemm, bf16_terms};
-  Buffer packed(DType::u8, plan.packed_bytes());
-  plan.pack(w.data(), packed.data());
-  void* weight = plan.packed_bytes() > 0 ? packed.data() : w.data();
+  p.maps = forward && parts.map, p.sums = parts.sums;
+  const auto plan = plan_conv({p, pass, &kernel, &gemm, bf16_terms});
+  Buffer weight = packed_weight(*plan, w);
   using Kind = Epilogue::Kind;
   Epilogue epilogue = activate(pointer(after.shift, parts.shift), pointer(out, parts.residual),
                                parts.sums ? Activation::none : parts.activation);
@@ -85,15 +85,14 @@ Fused run_fused(const ConvProblem& p, const ConvKernel& kernel, const GemmKernel
     epilogue.first = first.data(), epilogue.second = second.data();
   }
   if (forward) {
-    conv_forward(plan, source.data(), weight, out.data(), epilogue,
-                 parts.map ? read : ChannelMap{});
+    plan->run(source.data(), weight.data(), out.data(), epilogue, parts.map ? read : ChannelMap{});
   } else {
     epilogue.x = pointer(x, parts.sums);
     if (parts.sums) {
       epilogue.map = after;
       if (parts.activation == Activation::relu6) epilogue.map.activation = Activation::relu6;
     }
-    conv_dgrad(plan, source.data(), weight, out.data(), epilogue);
+    plan->run(source.data(), weight.data(), out.data(), epilogue);
   }
   CHECK(out.guarded());
   if (!parts.sums) return {out.values(), {}, {}};
@@ -191,7 +190,7 @@ TEST_CASE("dgrad passes on just what forward's map left above 0") {
     for (MemoryFormat format : kFormats) {
       CAPTURE(std::string(way.gemm->name));
       CAPTURE(way.bf16_terms);
-      const ConvProblem p = c.problem(way.dtype, format);
+      ConvProblem p = c.problem(way.dtype, format);
       const int64_t items = p.ic * p.ih * p.iw;
       const DType wide = sum_dtype(p.dtype);
       const double u = wide == DType::f64 ? 0x1p-53 : 0x1p-24;
@@ -203,17 +202,16 @@ TEST_CASE("dgrad passes on just what forward's map left above 0") {
       for (int64_t i = 0; i < p.ic; ++i) shift.set(i, center[i] * scale[i]);
       for (int64_t i = 0; i < p.oc * p.ic; ++i) w.set(i, i % (p.ic + 1) == 0);
 
-      const auto packed = [&](const ConvPlan& plan) {
-        Buffer all(DType::u8, plan.packed_bytes());
-        plan.pack(w.data(), all.data());
-        return all;
+      const auto plan = [&](ConvPass pass) {
+        return plan_conv({p, pass, &conv_kernel("brgemm"), way.gemm, way.bf16_terms});
       };
-      const ConvPlan forward{p, ConvPass::forward, &conv_kernel("brgemm"), way.gemm,
-                             way.bf16_terms};
       const ChannelMap map{center.data(), scale.data(), shift.data()};
-      conv_forward(forward, x.data(), packed(forward).data(), y.data(), {}, map);
-      const ConvPlan dgrad{p, ConvPass::dgrad, &conv_kernel("brgemm"), way.gemm, way.bf16_terms};
-      conv_dgrad(dgrad, dy.data(), packed(dgrad).data(), dz.data(),
+      p.maps = true;
+      const auto forward = plan(ConvPass::forward);
+      forward->run(x.data(), packed_weight(*forward, w).data(), y.data(), {}, map);
+      p.maps = false, p.sums = true;
+      const auto dgrad = plan(ConvPass::dgrad);
+      dgrad->run(dy.data(), packed_weight(*dgrad, w).data(), dz.data(),
                  {.kind = Epilogue::Kind::gradient,
                   .map = map,
                   .x = x.data(),

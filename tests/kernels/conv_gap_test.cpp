@@ -34,14 +34,11 @@ struct Data {
 /// y with its gaps, which were sevens before.
 std::vector<double> forward(const ConvProblem& p, const ConvKernel& kernel, const GemmKernel& gemm,
                             int bf16_terms, const Data& data) {
-  const ConvPlan plan{p, ConvPass::forward, &kernel, &gemm, bf16_terms};
+  const auto plan = plan_conv({p, ConvPass::forward, &kernel, &gemm, bf16_terms});
   Buffer x(p.dtype, spaced(data.x, p.iw, p.ic, p.x_gap, 0)), w(p.dtype, data.w);
   const std::vector<double> empty(static_cast<size_t>(p.n * p.oh * p.ow * p.oc), 7);
   Buffer y(p.dtype, spaced(empty, p.ow, p.oc, p.y_gap, 7));
-  Buffer packed(DType::u8, plan.packed_bytes());
-  plan.pack(w.data(), packed.data());
-  conv_forward(plan, x.at(p.x_gap * p.ic), plan.packed_bytes() > 0 ? packed.data() : w.data(),
-               y.at(p.y_gap * p.oc));
+  plan->run(x.at(p.x_gap * p.ic), packed_weight(*plan, w).data(), y.at(p.y_gap * p.oc));
   CHECK(y.guarded());
   return y.values();
 }
@@ -86,8 +83,9 @@ TEST_CASE("A gap is wanted where it saves the copy with padding, and where tiles
                  .kernel = {3, 3},
                  .stride = {2, 2},
                  .pad = {1, padding}};
-    return ConvPlan{c.problem(DType::f32, format), ConvPass::forward, &conv_kernel("brgemm"), &gemm}
-        .wanted_gap();
+    return plan_conv(
+               {c.problem(DType::f32, format), ConvPass::forward, &conv_kernel("brgemm"), &gemm})
+        ->wanted_gap();
   };
   using enum MemoryFormat;
   CHECK(wanted(4 * gemm.mr, 1, 32, channels_last) == 1);

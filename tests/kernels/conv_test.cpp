@@ -57,21 +57,14 @@ Results run(const ConvProblem& p, const ConvKernel& kernel, const GemmKernel& ge
     const auto all = engines(p, pass, gemm);
     const bool can =
         &kernel == &conv_kernel("reference") || std::count(all.begin(), all.end(), &kernel) > 0;
-    return ConvPlan{p, pass, can ? &kernel : &conv_kernel("brgemm"), &gemm, bf16_terms};
+    return plan_conv({p, pass, can ? &kernel : &conv_kernel("brgemm"), &gemm, bf16_terms});
   };
-  const auto packed = [&](const ConvPlan& plan) {
-    Buffer b(DType::u8, plan.packed_bytes());
-    plan.pack(w.data(), b.data());
-    CHECK(b.guarded());
-    return plan.packed_bytes() > 0 ? b : w;
-  };
-  Buffer forward_weight = packed(plan(ConvPass::forward));
-  Buffer dgrad_weight = packed(plan(ConvPass::dgrad));
-  conv_forward(plan(ConvPass::forward), x.data(), forward_weight.data(), y.data());
-  conv_forward(plan(ConvPass::forward), x.data(), forward_weight.data(), y_bias.data(),
-               activate(bias.data()));
-  conv_dgrad(plan(ConvPass::dgrad), dy.data(), dgrad_weight.data(), dx.data());
-  conv_wgrad(plan(ConvPass::wgrad), x.data(), dy.data(), dw.data());
+  const auto forward = plan(ConvPass::forward), dgrad = plan(ConvPass::dgrad);
+  Buffer forward_weight = packed_weight(*forward, w), dgrad_weight = packed_weight(*dgrad, w);
+  forward->run(x.data(), forward_weight.data(), y.data());
+  forward->run(x.data(), forward_weight.data(), y_bias.data(), activate(bias.data()));
+  dgrad->run(dy.data(), dgrad_weight.data(), dx.data());
+  plan(ConvPass::wgrad)->run(x.data(), dy.data(), dw.data());
   CHECK(y.guarded());
   CHECK(y_bias.guarded());
   CHECK(dx.guarded());

@@ -103,18 +103,15 @@ struct Passes {
 
 Passes run_passes(const ConvProblem& p, const ConvKernel& kernel, const Waves& data) {
   const auto plan = [&](ConvPass pass) {
-    return ConvPlan{p, pass, &kernel, &select_gemm_kernel(p.dtype)};
+    return plan_conv({p, pass, &kernel, &select_gemm_kernel(p.dtype)});
   };
   Buffer x(p.dtype, data.x), w(p.dtype, data.w), dy(p.dtype, data.dy);
   Buffer y(p.dtype, std::ssize(data.dy)), dx(p.dtype, std::ssize(data.x));
   Buffer dw(sum_dtype(p.dtype), std::ssize(data.w));
-  Buffer packed(DType::u8, plan(ConvPass::forward).packed_bytes());
-  plan(ConvPass::forward).pack(w.data(), packed.data());
-  const void* weight = plan(ConvPass::forward).packed_bytes() > 0 ? packed.data() : w.data();
-  conv_forward(plan(ConvPass::forward), x.data(), weight, y.data());
-  conv_dgrad(plan(ConvPass::dgrad), dy.data(), weight, dx.data());
-  conv_wgrad(plan(ConvPass::wgrad), x.data(), dy.data(), dw.data());
-  CHECK(packed.guarded());
+  const auto forward = plan(ConvPass::forward), dgrad = plan(ConvPass::dgrad);
+  forward->run(x.data(), packed_weight(*forward, w).data(), y.data());
+  dgrad->run(dy.data(), packed_weight(*dgrad, w).data(), dx.data());
+  plan(ConvPass::wgrad)->run(x.data(), dy.data(), dw.data());
   CHECK(y.guarded());
   CHECK(dx.guarded());
   CHECK(dw.guarded());
@@ -280,7 +277,7 @@ TEST_CASE("Depthwise results have the same bits with 1, 2 and 3 threads") {
 
 TEST_CASE("Depthwise convolutions are taken where channels have a filter each") {
   const auto chosen = [](const Case& c, DType dtype, ConvPass pass) {
-    return plan_conv(c.problem(dtype, MemoryFormat::channels_last), pass).name();
+    return choose_conv(c.problem(dtype, MemoryFormat::channels_last), pass).name();
   };
   for (ConvPass pass : {ConvPass::forward, ConvPass::dgrad, ConvPass::wgrad}) {
     const Case c = depthwise(1, 20, {9, 9}, {3, 3}, {2, 2}, {1, 1});

@@ -22,15 +22,11 @@ namespace {
 /// Forward or dgrad of one engine, from plain data.
 std::vector<double> convolve(const ConvProblem& p, ConvPass pass, const ConvKernel& kernel,
                              const std::vector<double>& source, const std::vector<double>& weight) {
-  const ConvPlan plan{p, pass, &kernel, &select_gemm_kernel(p.dtype)};
+  const auto plan = plan_conv({p, pass, &kernel, &select_gemm_kernel(p.dtype)});
   const bool forward = pass == ConvPass::forward;
   Buffer from(p.dtype, source), w(p.dtype, weight);
   Buffer to(p.dtype, forward ? p.n * p.oc * p.oh * p.ow : p.n * p.ic * p.ih * p.iw);
-  Buffer packed(p.dtype, plan.packed_bytes() / itemsize(p.dtype));
-  plan.pack(w.data(), packed.data());
-  const void* read = plan.packed_bytes() > 0 ? packed.data() : w.data();
-  if (forward) conv_forward(plan, from.data(), read, to.data());
-  else conv_dgrad(plan, from.data(), read, to.data());
+  plan->run(from.data(), packed_weight(*plan, w).data(), to.data());
   CHECK(to.guarded());
   return to.values();
 }
@@ -38,9 +34,9 @@ std::vector<double> convolve(const ConvProblem& p, ConvPass pass, const ConvKern
 std::vector<double> convolve_wgrad(const ConvProblem& p, const ConvKernel& kernel,
                                    const std::vector<double>& source,
                                    const std::vector<double>& gradient) {
-  const ConvPlan plan{p, ConvPass::wgrad, &kernel, &select_gemm_kernel(p.dtype)};
   Buffer x(p.dtype, source), dy(p.dtype, gradient), dw(p.dtype, p.oc * p.ic * 9);
-  conv_wgrad(plan, x.data(), dy.data(), dw.data());
+  plan_conv({p, ConvPass::wgrad, &kernel, &select_gemm_kernel(p.dtype)})
+      ->run(x.data(), dy.data(), dw.data());
   CHECK(dw.guarded());
   return dw.values();
 }
@@ -325,8 +321,8 @@ TEST_CASE("child: winograd" * doctest::skip()) {
   for (DType dtype : {DType::f32, DType::bf16, DType::f64}) {
     std::string taken;
     try {
-      taken =
-          plan_conv(c.problem(dtype, MemoryFormat::channels_last), ConvPass::forward).kernel->name;
+      taken = choose_conv(c.problem(dtype, MemoryFormat::channels_last), ConvPass::forward)
+                  .kernel->name;
     } catch (const Error& error) {
       taken = error.what();
     }

@@ -247,7 +247,7 @@ TEST_CASE("Every layer of ResNet-50 runs on conv_brgemm") {
                                            .format = format};
         for (auto pass :
              {kernels::ConvPass::forward, kernels::ConvPass::dgrad, kernels::ConvPass::wgrad}) {
-          const kernels::ConvPlan plan = plan_conv(problem, pass);
+          const kernels::ConvChoice plan = choose_conv(problem, pass);
           const char* engine = "brgemm";
           if (l.kernel == 3 && l.stride == 1 && dtype == DType::f32 &&
               format == MemoryFormat::channels_last) {
@@ -288,7 +288,7 @@ TEST_CASE("A row too large for scratch goes to the reference") {
                                .groups = 1,
                                .dtype = DType::f32,
                                .format = MemoryFormat::contiguous};
-  CHECK_EQ(plan_conv(problem, kernels::ConvPass::forward).name(), "reference");
+  CHECK_EQ(choose_conv(problem, kernels::ConvPass::forward).name(), "reference");
 }
 
 TEST_CASE("conv2d rejects what it cannot compute") {

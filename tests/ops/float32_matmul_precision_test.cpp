@@ -107,7 +107,7 @@ TEST_CASE("float32 precision: convolutions for which IEEE f32 is as fast") {
   const auto name = [](std::string_view precision, int speed, kernels::ConvProblem p,
                        kernels::ConvPass pass) {
     const Precision scope(precision, speed);
-    return detail::conv_plan(p, pass).name();
+    return detail::conv_plan(p, pass)->name();
   };
   const auto problem = [](int64_t channels, int64_t size, int64_t kernel, int64_t groups) {
     return detail::conv_problem({1, channels, size, size}, DType::f32, MemoryFormat::channels_last,

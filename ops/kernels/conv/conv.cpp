@@ -16,19 +16,6 @@ const char* verbose_name(ConvPass pass) {
   return names[static_cast<size_t>(pass)];
 }
 
-/// One line of QUERN_VERBOSE around `run`.
-template <class Run>
-void timed(const ConvPlan& plan, Run run) {
-  std::string name;  // outlives the line, which reports when it goes
-  VerboseOp line(verbose_name(plan.pass));
-  if (line) {
-    name = plan.name();
-    line.set(name, plan.problem.to_string(),
-             fmt::format("{}:{}", plan.problem.dtype, plan.problem.format));
-  }
-  run();
-}
-
 }  // namespace
 
 std::string ConvProblem::to_string() const {
@@ -43,14 +30,14 @@ const ConvKernel& conv_kernel(std::string_view name) {
   fail("conv2d", fmt::format("no kernel is named {}", name));
 }
 
-std::string ConvPlan::name() const {
+std::string ConvChoice::name() const {
   if (!kernel->on_micro_kernels) return kernel->name;
   const char* products = bf16_terms == 0 ? "" : bf16_terms == 1 ? "_bf16" : "_bf16x3";
   return fmt::format("{}{}:{}", kernel->name, products, gemm->name);
 }
 
-ConvPlan plan_conv(const ConvProblem& problem, ConvPass pass, const GemmKernel* gemm,
-                   int bf16_terms) {
+ConvChoice choose_conv(const ConvProblem& problem, ConvPass pass, const GemmKernel* gemm,
+                       int bf16_terms) {
   if (!gemm) gemm = &select_gemm_kernel(problem.dtype);
   const ConvKernel* kernel = select<ConvKernel>(
       verbose_name(pass), [](const auto&) { return true; },
@@ -59,19 +46,17 @@ ConvPlan plan_conv(const ConvProblem& problem, ConvPass pass, const GemmKernel* 
   return {problem, pass, kernel, gemm, bf16_terms};
 }
 
-void conv_forward(const ConvPlan& plan, const void* x, const void* packed, void* y,
-                  const Epilogue& epilogue, const ChannelMap& prologue) {
-  timed(plan, [&] { plan.kernel->forward(plan, x, packed, y, epilogue, prologue); });
-}
-
-void conv_dgrad(const ConvPlan& plan, const void* dy, const void* packed, void* dx,
-                const Epilogue& epilogue) {
-  timed(plan, [&] { plan.kernel->dgrad(plan, dy, packed, dx, epilogue); });
-}
-
-void conv_wgrad(const ConvPlan& plan, const void* x, const void* dy, void* dw,
-                const ChannelMap& prologue) {
-  timed(plan, [&] { plan.kernel->wgrad(plan, x, dy, dw, prologue); });
+void ConvPlan::run(const void* from, const void* with, void* to, const Epilogue& epilogue,
+                   const ChannelMap& prologue) const {
+  check(problem.maps == (prologue.scale != nullptr) && problem.sums == (epilogue.first != nullptr),
+        "conv2d", "plan: expected the prologue and the sums that it was made for");
+  std::string kernel;  // outlives the line, which reports when it goes
+  VerboseOp line(verbose_name(pass));
+  if (line) {
+    kernel = name();
+    line.set(kernel, problem.to_string(), fmt::format("{}:{}", problem.dtype, problem.format));
+  }
+  compute(from, with, to, epilogue, prologue);
 }
 
 }  // namespace quern::kernels

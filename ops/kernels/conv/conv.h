@@ -2,24 +2,24 @@
 //
 // The way of a call, from the API to the tile and back:
 //
-// 1. ops/conv2d.cpp checks the arguments and makes a ConvProblem; plan_conv() (conv.cpp) takes the
-//    first ConvKernel that has no reason to refuse: depthwise (depthwise/conv_depthwise.cpp, a
-//    filter for each channel, or groups of few channels), winograd_4x4 or winograd
-//    (winograd/conv_winograd.cpp, 3×3 filters in f32), brgemm, which the rest of this list is
-//    about, else the reference (conv_reference.cpp), the seven loops that are also the oracle of
-//    the tests.
-// 2. taps/conv_brgemm.cpp turns the problem into taps: an output pixel is a sum over taps of source
-//    pixel · weight. axis.h tells which source pixel a tap reads, for any stride, padding and
-//    dilation.
-// 3. taps/blocking.cpp cuts it into cells for the threads, and these into runs of output pixels;
-//    taps/engine.cpp runs it: a block of the source is copied to a zero-padded scratch in which
-//    each tap is an offset (source_block.h), or read where it lies; the weight is packed in panels
-//    (taps/weight.cpp; kept between calls by ops/pack_cache.h). Here f32 becomes bf16 if
-//    float32_matmul_precision asks for it (ConvPlan::bf16_terms).
+// 1. ops/conv2d.cpp checks the arguments and makes a ConvProblem; ops/detail/conv_problem.cpp finds
+//    its plan and its packed weight (ops/pack_cache.h), both kept between calls, and runs it.
+// 2. choose_conv() (conv.cpp) takes the first ConvKernel that has no reason to refuse: depthwise
+//    (depthwise/conv_depthwise.cpp, a filter for each channel, or groups of few channels),
+//    winograd_4x4 or winograd (winograd/conv_winograd.cpp, 3×3 filters in f32), brgemm, which the
+//    rest of this list is about, else the reference (conv_reference.cpp), the seven loops that are
+//    also the oracle of the tests.
+// 3. Its plan, taps/conv_brgemm.cpp, turns the problem into taps: an output pixel is a sum over taps
+//    of source pixel · weight. axis.h tells which source pixel a tap reads, for any stride, padding
+//    and dilation. It is cut into cells for the threads, and these into runs of output pixels.
+//    taps/engine.cpp runs it: a block of the source is copied to a zero-padded scratch in which each
+//    tap is an offset (blocks.h), or read where it lies; the weight is packed in panels
+//    (taps/weight.cpp). Here f32 becomes bf16 if float32_matmul_precision asks for it
+//    (ConvChoice::bf16_terms).
 // 4. For each tile of output pixels and channels one call of the batch-reduce GEMM micro-kernel
 //    (gemm/gemm_kernel.h) adds up the products of all taps and completes the tile
 //    (kernels/epilogue.h).
-// 5. Backward, the closure that conv2d recorded asks for dgrad, the gradient of x: steps 2 to 4
+// 5. Backward, the closure that conv2d recorded asks for dgrad, the gradient of x: steps 1 to 4
 //    with dy as the source and other taps, one set for each remainder of a pixel modulo the stride;
 //    and for wgrad, the gradient of the weight (wgrad/outer.cpp where channels are innermost, else
 //    wgrad/transposed.cpp; winograd/wgrad.cpp): the same micro-kernel summing over pixels instead
@@ -39,8 +39,8 @@ namespace quern::kernels {
 /// The one of this name.
 const ConvKernel& conv_kernel(std::string_view name);
 
-/// A pass of a problem and what runs it.
-struct ConvPlan {
+/// A pass of a problem and what is to run it.
+struct ConvChoice {
   ConvProblem problem;
   ConvPass pass;
   const ConvKernel* kernel;
@@ -50,31 +50,57 @@ struct ConvPlan {
   /// stay f32.
   int bf16_terms = 0;
 
-  std::string name()
-      const;  ///< "brgemm:gemm_f32_f32_f32_14x32_avx512", "brgemm_bf16x3:...", "reference"
+  /// "brgemm:gemm_f32_f32_f32_14x32_avx512", "brgemm_bf16x3:...", "reference"
+  std::string name() const;
   double saving() const { return kernel->saving ? kernel->saving(problem, pass) : 1; }
-  int64_t wanted_gap() const { return kernel->wanted_gap ? kernel->wanted_gap(*this) : 0; }
-  int64_t packed_bytes() const { return kernel->packed_bytes(*this); }
-  void pack(const void* weight, void* packed) const { kernel->pack(*this, weight, packed); }
 };
 
-/// The best kernel for it, on the best tile or on `gemm`; bf16_terms as in ConvPlan.
-ConvPlan plan_conv(const ConvProblem& problem, ConvPass pass, const GemmKernel* gemm = nullptr,
-                   int bf16_terms = 0);
+/// The best kernel for it, on the best tile or on `gemm`.
+ConvChoice choose_conv(const ConvProblem& problem, ConvPass pass, const GemmKernel* gemm = nullptr,
+                       int bf16_terms = 0);
 
-// `packed` is what plan.pack() made, or the weight itself where packed_bytes() is 0.
+/// All that can be decided without the operands: taps, blocking, sizes of what is packed and
+/// copied. Made once a problem and kept (ops/detail/conv_problem.h); any thread may run it. What a
+/// kernel decides are the members of its own plan: TapPlan (taps/taps.h), WinogradPlan, ...
+class ConvPlan : public ConvChoice {
+ public:
+  virtual ~ConvPlan() = default;
+  ConvPlan(const ConvPlan&) = delete;
+  ConvPlan& operator=(const ConvPlan&) = delete;
 
-// Each may do more on the way (kernels/epilogue.h): x is read through `prologue` where that has a
-// scale, sums leave through `epilogue`.
+  /// Size of the packed weight that forward and dgrad read.
+  virtual int64_t packed_bytes() const { return 0; }
+  /// Packs a weight of the problem's dtype, or one of f32 for a problem of bf16, which is rounded.
+  virtual void pack(const void* /*weight*/, DType /*of_weight*/, void* /*packed*/) const {}
+  /// The x_gap with which forward would read x where it lies, and not a copy with padding.
+  virtual int64_t wanted_gap() const { return 0; }
 
-/// y = conv(x, weight)
-void conv_forward(const ConvPlan& plan, const void* x, const void* packed, void* y,
-                  const Epilogue& epilogue = {}, const ChannelMap& prologue = {});
-void conv_dgrad(const ConvPlan& plan, const void* dy, const void* packed, void* dx,
-                const Epilogue& epilogue = {});
-/// dw is written as [oc, ic/groups, kh, kw] in f32 (f64 for f64).
-void conv_wgrad(const ConvPlan& plan, const void* x, const void* dy, void* dw,
-                const ChannelMap& prologue = {});
+  /// forward: y = conv(x, weight)         run(x, weight, y)
+  /// dgrad: dx, of what dy is of y        run(dy, weight, dx)
+  /// wgrad: dw [oc, ic/groups, kh, kw]    run(x, dy, dw)
+  /// The weight is what pack() made of it. Pointers are to the problem's dtype, dw to f32 (f64 for
+  /// f64). x of forward and wgrad is read through
+  /// `prologue` where that has a scale; sums of forward and dgrad leave through `epilogue`
+  /// (kernels/epilogue.h), as the problem's maps and sums announced.
+  void run(const void* from, const void* with, void* to, const Epilogue& epilogue = {},
+           const ChannelMap& prologue = {}) const;
+
+ protected:
+  explicit ConvPlan(const ConvChoice& choice) : ConvChoice(choice) {}
+
+ private:
+  virtual void compute(const void* from, const void* with, void* to, const Epilogue& epilogue,
+                       const ChannelMap& prologue) const = 0;
+};
+
+/// ConvKernel::plan of a kernel whose plans are of this type.
+template <class Plan>
+std::unique_ptr<const ConvPlan> make_conv_plan(const ConvChoice& choice) {
+  return std::make_unique<const Plan>(choice);
+}
+inline std::unique_ptr<const ConvPlan> plan_conv(const ConvChoice& choice) {
+  return choice.kernel->plan(choice);
+}
 
 /// y = activation(sum + shift + residual), any of them left out: null, none.
 inline Epilogue activate(const void* shift, const void* residual = nullptr,

@@ -1,6 +1,8 @@
 // A convolution as its kernels see it, and what a kernel offers.
 #pragma once
+#include <compare>
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "quern/ops/kernels/epilogue.h"
@@ -24,35 +26,30 @@ struct ConvProblem {
   /// Of forward in channels_last: pixels of memory after each row. Those of x are zeros, as are as
   /// many before its first row.
   int64_t x_gap = 0, y_gap = 0;
+  /// Is x read through a prologue? Has the epilogue sums a channel (Epilogue::first)?
+  bool maps = false, sums = false;
 
   /// "mb16_ic64oc64_ih56oh56kh3sh1dh0ph1_iw56ow56kw3sw1dw0pw1", the field's notation; dh is
   /// dilation_h - 1.
   std::string to_string() const;
+  auto operator<=>(const ConvProblem&) const = default;
 };
 
 enum class ConvPass : uint8_t { forward, dgrad, wgrad };
 
-struct ConvPlan;
+struct ConvChoice;
+class ConvPlan;
 
-/// A way to convolve. Pointers are to the problem's dtype; dw to f32 (f64 for f64).
+/// A way to convolve.
 struct ConvKernel {
   const char* name;
   /// Why it does not take the pass of this problem on that tile; null if it does.
   const char* (*why_not)(const ConvProblem&, ConvPass, const GemmKernel&);
-  /// Size of the packed weight that forward and dgrad read; 0 if they read the weight itself.
-  int64_t (*packed_bytes)(const ConvPlan&);
-  /// With bf16_terms the weight is f32, be the problem bf16 (one term).
-  void (*pack)(const ConvPlan&, const void* weight, void* packed);
-  void (*forward)(const ConvPlan&, const void* x, const void* packed, void* y, const Epilogue&,
-                  const ChannelMap& prologue);
-  void (*dgrad)(const ConvPlan&, const void* dy, const void* packed, void* dx, const Epilogue&);
-  void (*wgrad)(const ConvPlan&, const void* x, const void* dy, void* dw,
-                const ChannelMap& prologue);
+  /// Decides the rest, for a choice of this kernel.
+  std::unique_ptr<const ConvPlan> (*plan)(const ConvChoice&);
   /// How many times the multiplications of this pass the definition has; null: as many.
   double (*saving)(const ConvProblem&, ConvPass) = nullptr;
-  /// The x_gap with which forward would read x where it lies, and not a copy with padding. Null:
-  /// none, and y is not to have one either.
-  int64_t (*wanted_gap)(const ConvPlan&) = nullptr;
+  bool takes_gaps = false;       // x_gap and y_gap
   bool on_micro_kernels = true;  // else it uses none
 };
 

@@ -1,6 +1,7 @@
 // The seven loops, and what a prologue and an epilogue add, a step after the other. Every sum runs
 // in the accumulator's type and is rounded once.
 #include <algorithm>
+#include <cstring>
 #include <vector>
 
 #include "quern/ops/kernels/activation.h"
@@ -171,55 +172,58 @@ void wgrad(const ConvProblem& p, const T* x, const T* dy, Accumulator<T>* dw) {
   });
 }
 
-template <class F>
-void visit(const ConvPlan& plan, F f) {
-  visit_floating("conv2d", plan.problem.dtype, f);
-}
+class ReferencePlan final : public ConvPlan {
+ public:
+  explicit ReferencePlan(const ConvChoice& choice) : ConvPlan(choice) {}
 
-void run_forward(const ConvPlan& plan, const void* x, const void* w, void* y,
-                 const Epilogue& epilogue, const ChannelMap& prologue) {
-  visit(plan, [&]<class T>(std::type_identity<T>) {
-    const ConvProblem& p = plan.problem;
-    const T* source = static_cast<const T*>(x);
-    std::vector<T> z;
-    if (prologue.scale) z = mapped(p, source, prologue);
-    std::vector<Accumulator<T>> sums(static_cast<size_t>(p.n * Layout(p).y.n));
-    forward(p, z.empty() ? source : z.data(), static_cast<const T*>(w), sums.data());
-    complete(Layout(p).y, p.n, p.oc, p.oh, p.ow, sums.data(), epilogue, static_cast<T*>(y));
-  });
-}
+  /// The weight as it is.
+  int64_t packed_bytes() const override {
+    return pass == ConvPass::wgrad ? 0 : weight_items() * itemsize(problem.dtype);
+  }
+  void pack(const void* weight, DType of_weight, void* packed) const override {
+    if (of_weight != problem.dtype) {
+      const auto* from = static_cast<const float*>(weight);
+      std::transform(from, from + weight_items(), static_cast<bfloat16*>(packed),
+                     [](float v) { return bfloat16(v); });
+    } else {
+      std::memcpy(packed, weight, static_cast<size_t>(packed_bytes()));
+    }
+  }
 
-void run_dgrad(const ConvPlan& plan, const void* dy, const void* w, void* dx,
-               const Epilogue& epilogue) {
-  visit(plan, [&]<class T>(std::type_identity<T>) {
-    const ConvProblem& p = plan.problem;
-    std::vector<Accumulator<T>> sums(static_cast<size_t>(p.n * p.ic * p.ih * p.iw));
-    dgrad(p, static_cast<const T*>(dy), static_cast<const T*>(w), sums.data());
-    complete(Layout(p).x, p.n, p.ic, p.ih, p.iw, sums.data(), epilogue, static_cast<T*>(dx));
-  });
-}
-
-void run_wgrad(const ConvPlan& plan, const void* x, const void* dy, void* dw,
-               const ChannelMap& map) {
-  visit(plan, [&]<class T>(std::type_identity<T>) {
-    const T* source = static_cast<const T*>(x);
-    std::vector<T> z;
-    if (map.scale) z = mapped(plan.problem, source, map);
-    wgrad(plan.problem, z.empty() ? source : z.data(), static_cast<const T*>(dy),
-          static_cast<Accumulator<T>*>(dw));
-  });
-}
+ private:
+  int64_t weight_items() const {
+    return problem.oc * (problem.ic / problem.groups) * problem.kh * problem.kw;
+  }
+  void compute(const void* from, const void* with, void* to, const Epilogue& epilogue,
+               const ChannelMap& prologue) const override {
+    visit_floating("conv2d", problem.dtype, [&]<class T>(std::type_identity<T>) {
+      using Acc = Accumulator<T>;
+      const ConvProblem& p = problem;
+      const T *source = static_cast<const T*>(from), *other = static_cast<const T*>(with);
+      std::vector<T> z;
+      if (prologue.scale) source = (z = mapped(p, source, prologue)).data();
+      if (pass == ConvPass::wgrad) return wgrad(p, source, other, static_cast<Acc*>(to));
+      const bool is_forward = pass == ConvPass::forward;
+      const int64_t items = is_forward ? p.n * Layout(p).y.n : p.n * p.ic * p.ih * p.iw;
+      std::vector<Acc> sums(static_cast<size_t>(items));
+      T* out = static_cast<T*>(to);
+      if (is_forward) {
+        forward(p, source, other, sums.data());
+        complete(Layout(p).y, p.n, p.oc, p.oh, p.ow, sums.data(), epilogue, out);
+      } else {
+        dgrad(p, source, other, sums.data());
+        complete(Layout(p).x, p.n, p.ic, p.ih, p.iw, sums.data(), epilogue, out);
+      }
+    });
+  }
+};
 
 constexpr ConvKernel kRecords[] = {
     {.name = "reference",
      .why_not = [](const ConvProblem&, ConvPass, const GemmKernel&) -> const char* {
        return nullptr;
      },
-     .packed_bytes = [](const ConvPlan&) -> int64_t { return 0; },
-     .pack = [](const ConvPlan&, const void*, void*) {},
-     .forward = run_forward,
-     .dgrad = run_dgrad,
-     .wgrad = run_wgrad,
+     .plan = make_conv_plan<ReferencePlan>,
      .on_micro_kernels = false},
 };
 

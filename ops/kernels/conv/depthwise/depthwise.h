@@ -4,9 +4,9 @@
 
 #include "quern/ops/kernels/blocking.h"
 #include "quern/ops/kernels/conv/axis.h"
+#include "quern/ops/kernels/conv/blocks.h"
 #include "quern/ops/kernels/conv/conv.h"
 #include "quern/ops/kernels/conv/depthwise/depthwise_kernel.h"
-#include "quern/ops/kernels/conv/source_block.h"
 #include "quern/ops/kernels/conv/strides.h"
 #include "quern/ops/kernels/pack/matrix.h"
 #include "quern/ops/kernels/table.h"

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "quern/ops/kernels/conv/source_block.h"
+#include "quern/ops/kernels/conv/blocks.h"
 #include "quern/ops/kernels/moments.h"
 #include "quern/ops/kernels/pack/matrix.h"
 #include "quern/tensor/dtype.h"

@@ -16,8 +16,9 @@
 #include <cstddef>
 #include <span>
 
+#include "quern/ops/kernels/conv/epilogue/epilogue.h"
 #include "quern/ops/kernels/conv/prefetch.h"
-#include "quern/ops/kernels/conv/taps/blocking.h"
+#include "quern/ops/kernels/conv/taps/taps.h"
 #include "quern/ops/kernels/gemm/micro_kernel.h"
 #include "quern/tensor/dtype.h"
 #include "quern/tensor/parallel.h"
@@ -32,21 +33,20 @@ class TapEngine {
  public:
   using Acc = Accumulator<T>;
 
-  TapEngine(const ConvPlan& plan, const TapConv& conv, const T* source, const Operand* packed,
-            const ChannelMap& map, const Epilogue& epilogue, T* output);
+  TapEngine(const TapPlan& plan, const T* source, const Operand* packed, const ChannelMap& map,
+            const Epilogue& epilogue, T* output);
   void run() {
-    if (blocking_.shared_items > 0) copy_shared();
-    parallel_for(blocking_.cells(), blocking_.pieces,
-                 [&](int64_t cell, int64_t begin, int64_t end) {
-                   const KernelUse use(gemm_);
-                   const int64_t index = cell / blocking_.parts;
-                   Block block = blocking_.grid[index];
-                   const int64_t first = block.rows * begin / blocking_.pieces,
-                                 last = block.rows * end / blocking_.pieces;
-                   block.row += first, block.rows = last - first;
-                   if (block.rows > 0) run_cell(index, block, cell % blocking_.parts);
-                 });
-    output_.merge([&](int64_t block) { return blocking_.pixels_of(blocking_.grid[block]); });
+    if (plan_.shared_items > 0) copy_shared();
+    parallel_for(plan_.cells(), plan_.pieces, [&](int64_t cell, int64_t begin, int64_t end) {
+      const KernelUse use(gemm_);
+      const int64_t index = cell / plan_.parts;
+      Block block = plan_.grid[index];
+      const int64_t first = block.rows * begin / plan_.pieces,
+                    last = block.rows * end / plan_.pieces;
+      block.row += first, block.rows = last - first;
+      if (block.rows > 0) run_cell(index, block, cell % plan_.parts);
+    });
+    output_.merge([&](int64_t block) { return plan_.pixels_of(plan_.grid[block]); });
   }
 
  private:
@@ -64,12 +64,12 @@ class TapEngine {
 
   const Operand* source_in_place(const Block& block, int64_t group) const {
     if constexpr (std::is_same_v<T, Operand>)
-      return source_ + group * conv_.source_channels + block.image * blocking_.source_strides.n +
-             block.row * conv_.y.stride() * blocking_.source_strides.y;
+      return source_ + group * conv_.source_channels + block.image * plan_.source_strides.n +
+             block.row * conv_.y.stride() * plan_.source_strides.y;
     else return nullptr;
   }
   /// Does each thread copy what its cells read?
-  bool copies() const { return !blocking_.in_place && blocking_.shared_items == 0; }
+  bool copies() const { return !plan_.in_place && plan_.shared_items == 0; }
   void copy_source(const Block& block, int64_t group, Extent channels, Operand* to) const;
   void copy_shared() const;
   void copy_once(int64_t block, int64_t group) const;
@@ -79,10 +79,9 @@ class TapEngine {
   void run_panel(const Block& block, const PhaseWork& work, const Panel& panel, const Operand* a,
                  PanelSums<Acc>& sums, Prefetch& next_block) const;
 
+  const TapPlan& plan_;
   const TapConv& conv_;
   const GemmKernel& gemm_;
-  const TapBlocking blocking_;
-  const int bf16_terms_;
   const T* source_;
   const Operand* packed_;
   const ChannelMap map_;
@@ -103,62 +102,59 @@ class TapEngine {
 };
 
 template <class T, class Operand>
-TapEngine<T, Operand>::TapEngine(const ConvPlan& plan, const TapConv& conv, const T* source,
-                                 const Operand* packed, const ChannelMap& map,
-                                 const Epilogue& epilogue, T* output)
-    : conv_(conv),
+TapEngine<T, Operand>::TapEngine(const TapPlan& plan, const T* source, const Operand* packed,
+                                 const ChannelMap& map, const Epilogue& epilogue, T* output)
+    : plan_(plan),
+      conv_(plan.conv),
       gemm_(*plan.gemm),
-      blocking_(plan, conv, map.scale != nullptr, epilogue.first != nullptr),
-      bf16_terms_(plan.bf16_terms),
       source_(source),
       packed_(packed),
       map_(map),
       to_(output),
-      shared_(blocking_.grid.count() * conv.groups * blocking_.shared_items * blocking_.item),
-      output_(epilogue, gemm_, blocking_.out_strides, blocking_.output_pixel,
-              blocking_.output_total, blocking_.grid.count(), output),
+      shared_(plan_.grid.count() * conv_.groups * plan_.shared_items * plan_.item),
+      output_(epilogue, gemm_, plan_.out_strides, plan_.output_pixel, plan_.output_total,
+              plan_.grid.count(), output),
       direct_(output_.direct()),
-      scratch_(copies() ? blocking_.scratch_items(blocking_.grid[0]) : 0),
+      scratch_(copies() ? plan_.scratch_items(plan_.grid[0]) : 0),
       held_(static_cast<size_t>(copies() ? num_threads() : 0), -1),
-      kept_(direct_ ? 0 : std::max(blocking_.kept_pixels(), output_.group_rows(0)) * gemm_.nr),
+      kept_(direct_ ? 0 : std::max(plan_.kept_pixels(), output_.group_rows(0)) * gemm_.nr),
       completing_(output_.scratch_items(gemm_.mr)),
-      work_(blocking_.phases()),
-      runs_(blocking_.max_runs()),
-      taps_(blocking_.max_taps * term_products(bf16_terms_)),
-      tap_a_(blocking_.max_taps * term_products(bf16_terms_)),
-      tap_b_(blocking_.max_taps * term_products(bf16_terms_)) {}
+      work_(plan_.phases()),
+      runs_(plan_.max_runs()),
+      taps_(plan_.max_taps * term_products(plan_.bf16_terms)),
+      tap_a_(plan_.max_taps * term_products(plan_.bf16_terms)),
+      tap_b_(plan_.max_taps * term_products(plan_.bf16_terms)) {}
 
 /// Some channels of a group.
 template <class T, class Operand>
 void TapEngine<T, Operand>::copy_source(const Block& block, int64_t group, Extent channels,
                                         Operand* to) const {
-  const int64_t items = blocking_.term_items(block),
-                whole = blocking_.k == conv_.k() ? items - blocking_.k : 0;
+  const int64_t items = plan_.term_items(block), whole = plan_.k == conv_.k() ? items - plan_.k : 0;
   // Channels up to k, and what follows the last position, stay zero.
-  for (int64_t term = 0; channels.begin == 0 && term < blocking_.terms; ++term)
+  for (int64_t term = 0; channels.begin == 0 && term < plan_.terms; ++term)
     std::fill(to + term * items + whole, to + (term + 1) * items, Operand{});
   const int64_t first = group * conv_.source_channels + channels.begin;
   copy_block({.item = sizeof(T),
-              .strides = blocking_.source_strides,
+              .strides = plan_.source_strides,
               .channels = channels.size,
-              .position_stride = blocking_.pitch,
+              .position_stride = plan_.pitch,
               .channel_stride = 1,
               .map = from_channel<Acc>(map_, first),
-              .bf16_terms = bf16_terms_,
+              .bf16_terms = plan_.bf16_terms,
               .term_stride = items},
-             conv_.y, conv_.x, block, source_ + first * blocking_.source_strides.c,
+             conv_.y, conv_.x, block, source_ + first * plan_.source_strides.c,
              to + channels.begin);
 }
 
 template <class T, class Operand>
 void TapEngine<T, Operand>::copy_shared() const {
   // Channels that pad k are zeroed together with the others.
-  const int64_t slices = blocking_.k == conv_.k() ? ceil_div(conv_.source_channels, 64) : 1;
-  parallel_for(blocking_.grid.count() * conv_.groups * slices, [&](int64_t i) {
+  const int64_t slices = plan_.k == conv_.k() ? ceil_div(conv_.source_channels, 64) : 1;
+  parallel_for(plan_.grid.count() * conv_.groups * slices, [&](int64_t i) {
     const int64_t scratch = i / slices;
-    copy_source(blocking_.grid[scratch / conv_.groups], scratch % conv_.groups,
+    copy_source(plan_.grid[scratch / conv_.groups], scratch % conv_.groups,
                 piece(conv_.source_channels, slices, i % slices),
-                shared_.as<Operand>() + scratch * blocking_.shared_items);
+                shared_.as<Operand>() + scratch * plan_.shared_items);
   });
 }
 
@@ -169,30 +165,30 @@ void TapEngine<T, Operand>::copy_once(int64_t block, int64_t group) const {
   int64_t& held = held_[static_cast<size_t>(thread_index())];
   const int64_t wanted = block * conv_.groups + group;
   if (held == wanted) return;
-  copy_source(blocking_.grid[block], group, {0, conv_.source_channels}, scratch_.get());
+  copy_source(plan_.grid[block], group, {0, conv_.source_channels}, scratch_.get());
   held = wanted;
 }
 
 template <class T, class Operand>
 void TapEngine<T, Operand>::run_cell(int64_t block_index, const Block& block, int64_t part) const {
-  const std::span<const PhaseWork> work = blocking_.work_of(block, work_.get(), runs_.get());
+  const std::span<const PhaseWork> work = plan_.work_of(block, work_.get(), runs_.get());
   Prefetch next_block = prefetch_of(block_index, part);
   for (int64_t group = 0; group < conv_.groups; ++group) {
     const Operand* a = scratch_.get();
-    if (blocking_.in_place) a = source_in_place(block, group);
-    else if (blocking_.shared_items > 0)
-      a = shared_.as<Operand>() + (block_index * conv_.groups + group) * blocking_.shared_items;
+    if (plan_.in_place) a = source_in_place(block, group);
+    else if (plan_.shared_items > 0)
+      a = shared_.as<Operand>() + (block_index * conv_.groups + group) * plan_.shared_items;
     else copy_once(block_index, group);
-    const int64_t begin = blocking_.panels * part / blocking_.parts,
-                  end = blocking_.panels * (part + 1) / blocking_.parts;
+    const int64_t begin = plan_.panels * part / plan_.parts,
+                  end = plan_.panels * (part + 1) / plan_.parts;
     for (int64_t p = begin; p < end; ++p) {
       const int64_t first = p * gemm_.nr;
-      const Operand* b = packed_ + (group * blocking_.panels + p) * blocking_.panel_items();
+      const Operand* b = packed_ + (group * plan_.panels + p) * plan_.panel_items();
       const Panel panel{.first = group * conv_.output_channels + first,
                         .n = std::min<int64_t>(gemm_.nr, conv_.output_channels - first),
                         .b = b,
                         // By this cell, or the next, which the same thread mostly runs.
-                        .next = p + 1 < blocking_.panels ? b + blocking_.panel_items() : nullptr,
+                        .next = p + 1 < plan_.panels ? b + plan_.panel_items() : nullptr,
                         .first_of_cell = p == begin};
       PanelSums<Acc> panel_sums = output_.sums(block_index, panel.first, panel.n);
       for (const PhaseWork& phase : work) {
@@ -209,11 +205,11 @@ void TapEngine<T, Operand>::run_cell(int64_t block_index, const Block& block, in
 template <class T, class Operand>
 Prefetch TapEngine<T, Operand>::prefetch_of(int64_t block_index, int64_t part) const {
   Prefetch prefetch;
-  const ImageStrides& strides = blocking_.source_strides;
-  const bool last = part + 1 == blocking_.parts && block_index + 1 < blocking_.grid.count();
+  const ImageStrides& strides = plan_.source_strides;
+  const bool last = part + 1 == plan_.parts && block_index + 1 < plan_.grid.count();
   const bool all_of_it = strides.c == 1 && conv_.groups == 1 && conv_.y.planes == conv_.y.step;
   if (!copies() || !all_of_it || !last) return prefetch;
-  const Block next = blocking_.grid[block_index + 1];
+  const Block next = plan_.grid[block_index + 1];
   const int64_t begin = std::max<int64_t>(0, conv_.y.source_at(0, next.row, 0));
   const int64_t end =
       std::min(conv_.y.source, conv_.y.source_at(0, next.row + next.rows, conv_.y.reach));
@@ -232,34 +228,30 @@ void TapEngine<T, Operand>::run_panel(const Block& block, const PhaseWork& work,
   TapItems* taps = taps_.get();  // row by row of taps
   T* const completing = completing_.get();
   const void **tap_a = tap_a_.get(), **tap_b = tap_b_.get();
-  const int64_t a_term = blocking_.term_items(block),
-                b_term = blocking_.panel_items() / blocking_.terms;
+  const int64_t a_term = plan_.term_items(block), b_term = plan_.panel_items() / plan_.terms;
   const int64_t columns = conv_.kw_in_k ? 1 : work.x.taps;
-  const int64_t products = term_products(bf16_terms_), row_taps = columns * products;
+  const int64_t products = term_products(plan_.bf16_terms), row_taps = columns * products;
   for (int64_t row = 0; row < work.y.taps; ++row)
     for (int64_t t = 0; t < row_taps; ++t) {
       const Tap y = conv_.y.tap(work.y, row), x = conv_.x.tap(work.x, t / products);
       const TermProduct& term = kTermProducts[t % products];
       taps[row * row_taps + t] = {
-          .a = blocking_.tap_items(block, y, x) + term.a * a_term,
-          .b = (y.kernel * conv_.kernel_columns + x.kernel) * blocking_.k * gemm_.nr +
-               term.b * b_term};
+          .a = plan_.tap_items(block, y, x) + term.a * a_term,
+          .b = (y.kernel * conv_.kernel_columns + x.kernel) * plan_.k * gemm_.nr + term.b * b_term};
     }
 
-  for (int64_t k0 = 0; k0 < blocking_.k; k0 += blocking_.k_block) {
-    const bool first = k0 == 0, last = k0 + blocking_.k_block >= blocking_.k;
+  for (int64_t k0 = 0; k0 < plan_.k; k0 += plan_.k_block) {
+    const bool first = k0 == 0, last = k0 + plan_.k_block >= plan_.k;
     Acc* sum = kept_.get();
     // Weights, which may come from memory, are prefetched a panel ahead, by four tiles, which have
     // time for a quarter of it each.
-    const Operand* weights =
-        panel.next ? panel.next + blocking_.panel_items() * k0 / blocking_.k : nullptr;
+    const Operand* weights = panel.next ? panel.next + plan_.panel_items() * k0 / plan_.k : nullptr;
     int64_t quarters = weights ? 4 : 0;
     const auto fetched = [&](int64_t steps, const Operand* next_tile) -> Prefetch::Lines {
       if (quarters > 0) return {weights, 64};
       // The first panel of a cell is the one that brings A to L2, in reads too short and scattered
       // for hardware prefetchers: its tiles prefetch each other's rows.
-      if (panel.first_of_cell && blocking_.source_step > 0)
-        return {next_tile, blocking_.source_step};
+      if (panel.first_of_cell && plan_.source_step > 0) return {next_tile, plan_.source_step};
       return next_block.next(steps, nullptr);
     };
     const int64_t group = last ? output_.group_rows(panel.n) : 0;
@@ -276,22 +268,22 @@ void TapEngine<T, Operand>::run_panel(const Block& block, const PhaseWork& work,
             quarters > 0 ? 1 : output_.at_once(run.length - i, m, panel.n, batch, sums);
         rows = tiles * m;
         const bool second = i >= run.first, both = !second && i + m > run.first;
-        const int64_t from = run.a + i * blocking_.a_pixel + (second ? run.jump_a : 0),
+        const int64_t from = run.a + i * plan_.a_pixel + (second ? run.jump_a : 0),
                       jump = both ? run.jump_output : 0,
-                      out = run.output + i * blocking_.output_pixel +
-                            (second ? run.jump_output : 0) + panel.first * blocking_.out_strides.c;
+                      out = run.output + i * plan_.output_pixel + (second ? run.jump_output : 0) +
+                            panel.first * plan_.out_strides.c;
         const bool joins_group = group > 0 && batch > 0;
         Acc* c = sum;
-        if (joins_group && blocking_.k_block >= blocking_.k) c += waiting.m * gemm_.nr;
+        if (joins_group && plan_.k_block >= plan_.k) c += waiting.m * gemm_.nr;
         if constexpr (std::is_same_v<T, Acc>)
           if (direct_) c = to_ + out;
-        const int64_t ldc = direct_ ? blocking_.output_pixel : gemm_.nr;
+        const int64_t ldc = direct_ ? plan_.output_pixel : gemm_.nr;
         // No tap reaches these pixels.
         if (batch == 0 && first)
           for (int64_t j = 0; j < m; ++j) std::fill_n(c + j * ldc, panel.n, Acc{});
-        const int64_t k = std::min(blocking_.k_block, blocking_.k - k0);
+        const int64_t k = std::min(plan_.k_block, plan_.k - k0);
         const Prefetch::Lines lines =
-            fetched(tiles * batch * k / (2 * gemm_.kr), a + from + rows * blocking_.a_pixel);
+            fetched(tiles * batch * k / (2 * gemm_.kr), a + from + rows * plan_.a_pixel);
         for (int64_t t = 0; t < batch; ++t) {
           const TapItems& tap = taps[begin + t];
           tap_a[t] = a + from + tap.a + k0;
@@ -303,7 +295,7 @@ void TapEngine<T, Operand>::run_panel(const Block& block, const PhaseWork& work,
                       .k = k,
                       .batch = batch,
                       .a = tap_a,
-                      .lda = blocking_.a_pixel,
+                      .lda = plan_.a_pixel,
                       .jump_a = both ? run.jump_a : 0,
                       .jump_c = direct_ ? jump : 0,
                       .b = tap_b,
@@ -312,7 +304,7 @@ void TapEngine<T, Operand>::run_panel(const Block& block, const PhaseWork& work,
                       .c = c,
                       .ldc = ldc,
                       .accumulate = !first};
-        if (quarters-- > 0) weights += blocking_.panel_items() * k / blocking_.k / 4;
+        if (quarters-- > 0) weights += plan_.panel_items() * k / plan_.k / 4;
         if (last && !joins_group) output_.complete(tile, panel.first, out, completing, sums, jump);
         else if (batch > 0) gemm_.run(tile);
         if (joins_group) {
@@ -325,7 +317,7 @@ void TapEngine<T, Operand>::run_panel(const Block& block, const PhaseWork& work,
             waiting.m = 0;
           }
         }
-        if (blocking_.k_block < blocking_.k) sum += rows * gemm_.nr;
+        if (plan_.k_block < plan_.k) sum += rows * gemm_.nr;
       }
     }
   }
@@ -333,15 +325,14 @@ void TapEngine<T, Operand>::run_panel(const Block& block, const PhaseWork& work,
 
 }  // namespace
 
-void run_taps(const ConvPlan& plan, const TapConv& conv, const void* source, const void* packed,
-              const ChannelMap& map, const Epilogue& epilogue, void* output) {
-  visit_items(plan,
-              [&]<class T, class Operand>(std::type_identity<T>, std::type_identity<Operand>) {
-                TapEngine<T, Operand>(plan, conv, static_cast<const T*>(source),
-                                      static_cast<const Operand*>(packed), map, epilogue,
-                                      static_cast<T*>(output))
-                    .run();
-              });
+void TapPlan::compute(const void* source, const void* packed, void* output,
+                      const Epilogue& epilogue, const ChannelMap& map) const {
+  visit_items(*this, [&]<class T, class Operand>(std::type_identity<T>,
+                                                 std::type_identity<Operand>) {
+    TapEngine<T, Operand>(*this, static_cast<const T*>(source), static_cast<const Operand*>(packed),
+                          map, epilogue, static_cast<T*>(output))
+        .run();
+  });
 }
 
 }  // namespace quern::kernels

@@ -1,8 +1,11 @@
-// Forward and dgrad as sums over taps: the problem, the packed weight, the engine.
+// Forward and dgrad as sums over taps: the convolution as such, the plan, which conv_brgemm.cpp
+// makes, the packed weight (weight.cpp), the engine that runs it (engine.cpp).
 #pragma once
+#include <span>
+
 #include "quern/ops/kernels/conv/axis.h"
-#include "quern/ops/kernels/conv/block_grid.h"
-#include "quern/ops/kernels/conv/epilogue/epilogue.h"
+#include "quern/ops/kernels/conv/blocks.h"
+#include "quern/ops/kernels/conv/conv.h"
 
 namespace quern::kernels {
 
@@ -24,14 +27,79 @@ struct TapConv {
   /// Length of one product before padding.
   int64_t k() const;
 };
+/// Pixels are independent of where an image ends if the kernel is 1×1, unstrided and unpadded and
+/// channels are innermost: the problem as one image of all rows.
+ConvProblem linearised(const ConvProblem& problem);
 TapConv forward_taps(const ConvProblem& problem);
 TapConv dgrad_taps(const ConvProblem& problem);
 
-/// The packed weight is [group][panel of nr output channels][term][tap][k/kr][nr][kr].
-int64_t packed_weight_bytes(const ConvPlan& plan);
-void pack_weight(const ConvPlan& plan, const void* weight, void* packed);
+/// Output pixels that tiles run along: equally spaced in A and in the output, and reached by the
+/// same rows of taps.
+struct Run {
+  int64_t a, output;  // of the first pixel
+  int64_t length;
+  Axis::Range rows;  // of taps, padding left out
+  // Of two rows in one run, that of the first; pixels from there on lie so much further.
+  int64_t first = length;
+  int64_t jump_a = 0, jump_output = 0;
+};
 
-void run_taps(const ConvPlan& plan, const TapConv& conv, const void* source, const void* packed,
-              const ChannelMap& map, const Epilogue& epilogue, void* output);
+/// What a cell computes of one phase of y and one of x.
+struct PhaseWork {
+  Phase y, x;
+  std::span<const Run> runs;
+};
+
+/// How a pass is cut into cells, panels, passes over k and runs of pixels, by the problem alone,
+/// and where what tiles multiply lies. Distances count items, of the operand or of the output.
+class TapPlan final : public ConvPlan {
+ public:
+  explicit TapPlan(const ConvChoice& choice);
+  /// The packed weight is [group][panel of nr output channels][term][tap][k/kr][nr][kr].
+  int64_t packed_bytes() const override;
+  void pack(const void* weight, DType of_weight, void* packed) const override;
+  int64_t wanted_gap() const override;
+
+  const TapConv conv;
+  int64_t item;                        // bytes of an operand's
+  int64_t terms;                       // copies of an operand
+  int64_t source_total, output_total;  // channels of all groups
+  ImageStrides source_strides, out_strides;
+  int64_t k;                      // of a product
+  bool in_place;                  // A is the source
+  int64_t pitch;                  // between positions of A
+  int64_t a_pixel, output_pixel;  // between neighbouring outputs of a run
+  int64_t max_taps;               // products that make one tile, at most
+  int64_t k_block;                // of one pass over a product
+  int64_t source_step;            // bytes of A a step of a tile, where all of A is dense; else 0
+  int64_t panels;                 // of a group's output channels
+  BlockGrid grid;
+  int64_t parts;         // of the panels; cells are these times the grid's blocks
+  int64_t pieces;        // of a cell's rows, which may be computed apart
+  int64_t shared_items;  // of a block and group, if several cells read the same scratch
+
+  int64_t cells() const { return grid.count() * parts; }
+  /// Of a term of scratch.
+  int64_t term_items(const Block& block) const;
+  int64_t scratch_items(const Block& block) const { return terms * term_items(block); }
+  int64_t panel_items() const { return terms * conv.kernel_taps() * k * gemm->nr; }
+  /// From an output pixel's place in A to what a tap reads for it.
+  int64_t tap_items(const Block& block, const Tap& y, const Tap& x) const;
+  /// Outputs of a block, those of all phases.
+  int64_t pixels_of(const Block& block) const;
+  /// Pixels whose sums are kept at a time, in whole tiles.
+  int64_t kept_pixels() const;
+
+  int64_t phases() const { return conv.y.phases() * conv.x.phases(); }
+  int64_t max_runs() const { return phases() * grid.block_images * grid.block_rows; }
+  /// The runs of every phase in a block, written to memory for phases() and max_runs().
+  std::span<const PhaseWork> work_of(const Block& block, PhaseWork* work, Run* runs) const;
+
+ private:
+  void compute(const void* source, const void* packed, void* output, const Epilogue& epilogue,
+               const ChannelMap& map) const override;
+  /// Can tiles read A where the source lies, if so many pixels of zeros follow each of its rows?
+  bool reads_in_place(int64_t gap) const;
+};
 
 }  // namespace quern::kernels

@@ -13,13 +13,11 @@ namespace {
 
 /// B of forward is [input channel][output channel], of dgrad its transpose.
 struct WeightMatrix {
-  TapConv conv;
   int64_t k_stride, n_stride;  // between channels of the source, of the output
   int64_t group_stride;
 
   explicit WeightMatrix(const ConvPlan& plan)
-      : conv(plan.pass == ConvPass::dgrad ? dgrad_taps(plan.problem) : forward_taps(plan.problem)),
-        k_stride(plan.problem.kh * plan.problem.kw),
+      : k_stride(plan.problem.kh * plan.problem.kw),
         n_stride(plan.problem.ic / plan.problem.groups * k_stride),
         group_stride(plan.problem.oc / plan.problem.groups * n_stride) {
     if (plan.pass == ConvPass::dgrad) std::swap(k_stride, n_stride);
@@ -47,7 +45,7 @@ void fetch(const T* rows, int64_t stride, int64_t count, int64_t items) {
 struct PanelPlace {
   int64_t in_k;   // taps of a product
   int64_t items;  // of a panel
-  int terms;      // 0: the source has the panel's dtype
+  int terms;
 };
 
 /// Some rows of B at a time, of all taps: rounded to terms if need be, transposed to [k][tap][n],
@@ -111,17 +109,17 @@ void pack_taps(const GemmKernel& gemm, const TapConv& conv, const PanelSource<T>
                     panel + tap / in_k * panel_elements(gemm, conv.k()));
 }
 
-/// S: the weight's type, f32 if the plan has terms.
+/// S: the weight's type, f32 if it becomes terms.
 template <class S, class T>
-void pack_weight(const ConvPlan& plan, const S* weight, T* packed) {
+void pack_weight(const TapPlan& plan, const S* weight, T* packed) {
   const GemmKernel& gemm = *plan.gemm;
+  const TapConv& conv = plan.conv;
   const WeightMatrix matrix(plan);
-  const TapConv& conv = matrix.conv;
-  const int64_t panels = panel_count(gemm, conv.output_channels);
+  const int64_t panels = plan.panels;
   const PanelPlace place{.in_k = conv.kw_in_k ? plan.problem.kw : 1,
                          .items = conv.kernel_taps() * panel_elements(gemm, conv.k()),
-                         .terms = plan.bf16_terms};
-  const int64_t items = term_copies(place.terms) * place.items;
+                         .terms = static_cast<int>(plan.terms)};
+  const int64_t items = plan.panel_items();
   // An item that is moved takes about as long as 16 multiplications.
   parallel_pieces(conv.groups * panels, 16 * items, [&](int64_t cell) {
     const int64_t group = cell / panels, first = cell % panels * gemm.nr;
@@ -144,19 +142,15 @@ void pack_weight(const ConvPlan& plan, const S* weight, T* packed) {
 
 }  // namespace
 
-int64_t packed_weight_bytes(const ConvPlan& plan) {
-  if (plan.pass == ConvPass::wgrad) return 0;
-  const TapConv conv = WeightMatrix(plan).conv;
-  return conv.groups * panel_count(*plan.gemm, conv.output_channels) *
-         term_copies(plan.bf16_terms) * conv.kernel_taps() * panel_elements(*plan.gemm, conv.k()) *
-         itemsize(plan.gemm->b);
+int64_t TapPlan::packed_bytes() const {
+  return conv.groups * panels * panel_items() * itemsize(gemm->b);
 }
 
-void pack_weight(const ConvPlan& plan, const void* weight, void* packed) {
-  if (plan.bf16_terms != 0)
-    return pack_weight(plan, static_cast<const float*>(weight), static_cast<bfloat16*>(packed));
-  visit_floating("conv2d", plan.gemm->b, [&]<class T>(std::type_identity<T>) {
-    pack_weight(plan, static_cast<const T*>(weight), static_cast<T*>(packed));
+void TapPlan::pack(const void* weight, DType of_weight, void* packed) const {
+  if (of_weight == DType::f32 && gemm->b == DType::bf16)
+    return pack_weight(*this, static_cast<const float*>(weight), static_cast<bfloat16*>(packed));
+  visit_floating("conv2d", gemm->b, [&]<class T>(std::type_identity<T>) {
+    pack_weight(*this, static_cast<const T*>(weight), static_cast<T*>(packed));
   });
 }
 

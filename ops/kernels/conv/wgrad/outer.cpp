@@ -35,15 +35,11 @@ constexpr int64_t kCells = 8;
 }  // namespace
 
 template <class T, class Operand>
-OuterWgrad<T, Operand>::OuterWgrad(const ConvPlan& plan, const T* x, const T* dy,
-                                   const ChannelMap& map)
-    : p_(linearised(plan.problem)),
-      gemm_(*plan.gemm),
-      bf16_terms_(plan.bf16_terms),
+OuterWgrad<T, Operand>::OuterWgrad(const ConvChoice& choice)
+    : p_(linearised(choice.problem)),
+      gemm_(*choice.gemm),
+      bf16_terms_(choice.bf16_terms),
       terms_(term_copies(bf16_terms_)),
-      x_(x),
-      dy_(dy),
-      map_(map),
       icg_(p_.ic / p_.groups),
       ocg_(p_.oc / p_.groups),
       x_strides_(p_.format, p_.ic, p_.ih, p_.iw),
@@ -78,7 +74,7 @@ OuterWgrad<T, Operand>::OuterWgrad(const ConvPlan& plan, const T* x, const T* dy
   const bool strided = p_.stride_h > 1 || p_.stride_w > 1;
   // A is packed from x where it lies unless rows of it would tear groups of kr columns.
   x_copied_ = !linear_ || (x_is_a_ ? strided && p_.ow % gemm_.kr != 0
-                                   : strided || map.scale || !readable(icg_, p_.ic));
+                                   : strided || p_.maps || !readable(icg_, p_.ic));
   dy_copied_ = x_is_a_ && !readable(ocg_, p_.oc);
   choose_split();
   choose_blocks();

@@ -6,6 +6,7 @@
 #include "quern/ops/kernels/conv/prefetch.h"
 #include "quern/ops/kernels/conv/taps/taps.h"
 #include "quern/ops/kernels/conv/wgrad/cells.h"
+#include "quern/ops/kernels/conv/wgrad/wgrad.h"
 #include "quern/ops/kernels/gemm/micro_kernel.h"
 
 namespace quern::kernels {
@@ -17,6 +18,7 @@ constexpr int64_t kPitch = 16;
 template <class T, class Operand>
 class OuterWgrad {
  public:
+  using Item = T;
   using Acc = Accumulator<T>;
   using Cell = WgradCell;
   static constexpr int64_t kItem = sizeof(Operand);
@@ -26,7 +28,7 @@ class OuterWgrad {
     return gemm.run_outer && packs_panels(panel_format(gemm)) && gemm.mr <= kPitch &&
            problem.format == MemoryFormat::channels_last;
   }
-  OuterWgrad(const ConvPlan& plan, const T* x, const T* dy, const ChannelMap& map);
+  explicit OuterWgrad(const ConvChoice& choice);
   void run(Acc* dw) const { cells_.run(*this, multiplications(), sums_items(), 16, dw); }
 
   // As WgradCells::run() calls them.
@@ -35,15 +37,16 @@ class OuterWgrad {
   void merge(const Cell& cell, int64_t row, int64_t rows, const Acc* sums, Acc* dw) const;
 
  private:
+  friend class WgradPlan<OuterWgrad>;
   /// [tap][row of A][column of B], rows ld apart.
   struct Sums {
     Acc* at;
     int64_t ld;
   };
   /// Pixels of a block, neighbours `pixel` items apart; and its terms, if those are several.
-  template <class Item>
+  template <class Element>
   struct Source {
-    const Item* at;
+    const Element* at;
     int64_t pixel, term = 0;
   };
   /// Where a cell copies a block to: A, that of x which becomes A, and B.
@@ -62,8 +65,8 @@ class OuterWgrad {
   void sum_up(int64_t index, const Sums& sums) const;
   Source<Operand> pack(const Cell& cell, const Block& block, const Memory& memory) const;
   void pack_x(const Cell& cell, const Block& block, Operand* a) const;
-  template <class Item>
-  Source<Item> copy_x(const Cell& cell, const Block& block, Item* to) const;
+  template <class To>
+  Source<To> copy_x(const Cell& cell, const Block& block, To* to) const;
   Source<Operand> copy_dy(const Cell& cell, const Block& block, Operand* to) const;
   void pack_a(const Cell& cell, const Block& block, const Source<T>& source, Operand* a) const;
   void pack_columns(const Cell& cell, const Block& block, const Source<T>& source, int64_t count,
@@ -122,8 +125,8 @@ class OuterWgrad {
   const GemmKernel& gemm_;
   const int bf16_terms_;
   const int64_t terms_;  // copies of an operand
-  const T *x_, *dy_;
-  const ChannelMap map_;
+  const T *x_ = nullptr, *dy_ = nullptr;
+  ChannelMap map_ = {};
   int64_t icg_, ocg_;  // channels of a group
   ImageStrides x_strides_, dy_strides_;
   Axis y_axis_;

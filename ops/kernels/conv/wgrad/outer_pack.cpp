@@ -36,13 +36,13 @@ void OuterWgrad<T, Operand>::pack_x(const Cell& cell, const Block& block, Operan
                    rows * p_.ow, (n * block.rows + row) * p_.ow, a, map);
 }
 
-/// x where it lies, or copied with its padding, mapped; as operands if that is what Items are.
+/// x where it lies, or copied with its padding, mapped; as operands if that is asked for.
 template <class T, class Operand>
-template <class Item>
-typename OuterWgrad<T, Operand>::template Source<Item> OuterWgrad<T, Operand>::copy_x(
-    const Cell& cell, const Block& block, Item* to) const {
+template <class To>
+typename OuterWgrad<T, Operand>::template Source<To> OuterWgrad<T, Operand>::copy_x(
+    const Cell& cell, const Block& block, To* to) const {
   const auto [first, channels] = x_channels(cell);
-  constexpr bool rounds = !std::is_same_v<T, Item>;
+  constexpr bool rounds = !std::is_same_v<T, To>;
   if constexpr (!rounds)
     if (!x_copied_)
       return {x_ + block.image * x_strides_.n + block.row * x_strides_.y + first, x_strides_.x};

@@ -38,9 +38,10 @@ namespace {
 template <class T, class Operand>
 class WgradEngine {
  public:
+  using Item = T;
   using Acc = Accumulator<T>;
 
-  WgradEngine(const ConvPlan& plan, const T* x, const T* dy, const ChannelMap& map);
+  explicit WgradEngine(const ConvChoice& choice);
   void run(Acc* dw) const { cells_.run(*this, multiplications(), sums_items(), 16, dw); }
 
   // As WgradCells::run() calls them. Sums are [tap][row of A][output channel].
@@ -54,6 +55,7 @@ class WgradEngine {
   void merge(const WgradCell& cell, int64_t row, int64_t rows, const Acc* sums, Acc* dw) const;
 
  private:
+  friend class WgradPlan<WgradEngine>;
   using Cell = WgradCell;  // columns are output channels
   void pack_a(const Cell& cell, const Block& block, Operand* a) const;
   void pack_b(const Cell& cell, const Block& block, Operand* b) const;
@@ -86,8 +88,8 @@ class WgradEngine {
   const GemmKernel& gemm_;
   const int bf16_terms_;
   const int64_t terms_;  // copies of an operand
-  const T *x_, *dy_;
-  const ChannelMap map_;
+  const T *x_ = nullptr, *dy_ = nullptr;
+  ChannelMap map_ = {};
   int64_t icg_, ocg_;  // channels of a group
   ImageStrides x_strides_, dy_strides_;
   Axis y_axis_;
@@ -99,15 +101,11 @@ class WgradEngine {
 };
 
 template <class T, class Operand>
-WgradEngine<T, Operand>::WgradEngine(const ConvPlan& plan, const T* x, const T* dy,
-                                     const ChannelMap& map)
-    : p_(linearised(plan.problem)),
-      gemm_(*plan.gemm),
-      bf16_terms_(plan.bf16_terms),
+WgradEngine<T, Operand>::WgradEngine(const ConvChoice& choice)
+    : p_(linearised(choice.problem)),
+      gemm_(*choice.gemm),
+      bf16_terms_(choice.bf16_terms),
       terms_(term_copies(bf16_terms_)),
-      x_(x),
-      dy_(dy),
-      map_(map),
       icg_(p_.ic / p_.groups),
       ocg_(p_.oc / p_.groups),
       x_strides_(p_.format, p_.ic, p_.ih, p_.iw),
@@ -347,18 +345,17 @@ void WgradEngine<T, Operand>::merge(const Cell& cell, int64_t row0, int64_t rows
 
 }  // namespace
 
-void run_wgrad(const ConvPlan& plan, const void* x, const void* dy, void* dw,
-               const ChannelMap& map) {
-  visit_items(plan,
+std::unique_ptr<const ConvPlan> plan_wgrad(const ConvChoice& choice) {
+  std::unique_ptr<const ConvPlan> plan;
+  visit_items(choice,
               [&]<class T, class Operand>(std::type_identity<T>, std::type_identity<Operand>) {
-                const auto run = [&]<class Engine>(std::type_identity<Engine>) {
-                  Engine(plan, static_cast<const T*>(x), static_cast<const T*>(dy), map)
-                      .run(static_cast<Accumulator<T>*>(dw));
-                };
                 using Outer = OuterWgrad<T, Operand>;
-                if (Outer::takes(plan.problem, *plan.gemm)) run(std::type_identity<Outer>{});
-                else run(std::type_identity<WgradEngine<T, Operand>>{});
+                using Transposed = WgradEngine<T, Operand>;
+                plan = Outer::takes(choice.problem, *choice.gemm)
+                           ? make_conv_plan<WgradPlan<Outer>>(choice)
+                           : make_conv_plan<WgradPlan<Transposed>>(choice);
               });
+  return plan;
 }
 
 }  // namespace quern::kernels

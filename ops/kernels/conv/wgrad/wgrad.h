@@ -1,12 +1,31 @@
 // The gradient of the weight by micro-kernels that sum over pixels.
 #pragma once
 #include "quern/ops/kernels/conv/conv.h"
+#include "quern/ops/kernels/conv/strides.h"
 
 namespace quern::kernels {
 
-/// On outer products where channels are innermost and the micro-kernel offers them (outer.cpp),
-/// else with operands transposed (transposed.cpp).
-void run_wgrad(const ConvPlan& plan, const void* x, const void* dy, void* dw,
-               const ChannelMap& map);
+/// Runs on outer products where channels are innermost and the micro-kernel offers them
+/// (outer.cpp), else with operands transposed (transposed.cpp).
+std::unique_ptr<const ConvPlan> plan_wgrad(const ConvChoice& choice);
+
+/// A plan of an engine that decides all when it is made for a choice, and runs as a copy that has
+/// been told x, dy and the map of x.
+template <class Engine>
+class WgradPlan final : public ConvPlan {
+ public:
+  explicit WgradPlan(const ConvChoice& choice) : ConvPlan(choice), engine_(choice) {}
+
+ private:
+  void compute(const void* x, const void* dy, void* dw, const Epilogue&,
+               const ChannelMap& map) const override {
+    using Item = typename Engine::Item;
+    Engine engine = engine_;
+    engine.x_ = static_cast<const Item*>(x), engine.dy_ = static_cast<const Item*>(dy);
+    engine.map_ = map;
+    engine.run(static_cast<Accumulator<Item>*>(dw));
+  }
+  Engine engine_;
+};
 
 }  // namespace quern::kernels

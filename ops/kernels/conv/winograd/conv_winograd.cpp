@@ -19,8 +19,8 @@
 
 #include "quern/ops/kernels/blocking.h"
 #include "quern/ops/kernels/conv/conv.h"
+#include "quern/ops/kernels/conv/epilogue/epilogue.h"
 #include "quern/ops/kernels/conv/prefetch.h"
-#include "quern/ops/kernels/conv/taps/taps.h"
 #include "quern/ops/kernels/gemm/micro_kernel.h"
 #include "quern/tensor/dtype.h"
 #include "quern/tensor/parallel.h"
@@ -40,56 +40,42 @@ constexpr int64_t kLongestSum = 64;
 
 class WinogradEngine {
  public:
-  WinogradEngine(const ConvPlan& plan, int64_t tile, const void* source, const void* packed,
-                 const ChannelMap& map, Epilogue epilogue, void* output)
-      : conv_(plan.problem, plan.pass, tile),
+  WinogradEngine(const WinogradPlan& plan, const void* source, const void* packed,
+                 const ChannelMap& map, const Epilogue& epilogue, void* output)
+      : plan_(plan),
+        conv_(plan.conv),
         gemm_(*plan.gemm),
-        kernel_(select_winograd_transforms(conv_.tile)),
         source_(static_cast<const float*>(source)),
         packed_(static_cast<const float*>(packed)),
         map_(map),
-        source_strides_(plan.problem.format, conv_.source_channels, conv_.y.source, conv_.x.source),
-        out_strides_(plan.problem.format, conv_.output_channels, conv_.height, conv_.width),
-        pitch_(without_collisions(gemm_, round_up(conv_.source_channels, kVector))),
-        out_pitch_(round_up(gemm_.nr, kVector)),
-        panels_(panel_count(gemm_, conv_.output_channels)),
-        grid_(BlockGrid::within(conv_.images, conv_.tile_rows(), cache::winograd_block(),
-                                [&](int64_t rows) {
-                                  return rows * conv_.tile_columns() * conv_.points() * pitch_ *
-                                         kFloat;
-                                })),
-        parts_(std::clamp<int64_t>(
-            ceil_div(wanted_cells(conv_.images * tiles(conv_.tile_rows()) * conv_.points() *
-                                  conv_.source_channels * conv_.output_channels),
-                     grid_.count()),
-            1, panels_)),
         read_or_written_{static_cast<const float*>(output),
                          static_cast<const float*>(epilogue.residual),
                          static_cast<const float*>(epilogue.x)},
-        output_(stored(epilogue), gemm_, out_strides_, out_strides_.x, conv_.output_channels,
-                grid_.count(), static_cast<float*>(output)),
-        scratch_(Scratch(conv_.y, conv_.x, conv_.tile * grid_.block_rows).image() * pitch_),
-        m_(conv_.points() * point_stride(tiles(grid_[0]), out_pitch_)),
-        rows_(conv_.tile * conv_.tile * conv_.tile_columns() * out_pitch_) {}
+        output_(stored(epilogue), gemm_, plan.out_strides, plan.out_strides.x,
+                conv_.output_channels, plan.grid.count(), static_cast<float*>(output)),
+        scratch_(Scratch(conv_.y, conv_.x, conv_.tile * plan.grid.block_rows).image() * plan.pitch),
+        m_(conv_.points() * point_stride(plan.tiles(plan.grid[0]), plan.out_pitch)),
+        rows_(conv_.tile * conv_.tile * conv_.tile_columns() * plan.out_pitch) {}
 
   void run() const {
-    const int64_t blocks = grid_.count(), items = v_items(grid_[0]);  // of the largest block
-    if (parts_ == 1) {
+    const int64_t blocks = plan_.grid.count(),
+                  items = v_items(plan_.grid[0]);  // of the largest block
+    if (plan_.parts == 1) {
       const PerThread<float> v(items);
       parallel_for(blocks, [&](int64_t i) {
-        transform_source(grid_[i], v.get());
+        transform_source(plan_.grid[i], v.get());
         multiply(i, 0, v.get());
       });
     } else {
       const Workspace v(blocks * items * kFloat);
       const auto of = [&](int64_t i) { return v.as<float>() + i * items; };
-      parallel_for(blocks, [&](int64_t i) { transform_source(grid_[i], of(i)); });
-      parallel_for(blocks * parts_, [&](int64_t cell) {
-        multiply(cell / parts_, cell % parts_, of(cell / parts_));
+      parallel_for(blocks, [&](int64_t i) { transform_source(plan_.grid[i], of(i)); });
+      parallel_for(blocks * plan_.parts, [&](int64_t cell) {
+        multiply(cell / plan_.parts, cell % plan_.parts, of(cell / plan_.parts));
       });
     }
     output_.merge([&](int64_t i) {
-      const Block block = grid_[i];
+      const Block block = plan_.grid[i];
       const int64_t rows = std::min(conv_.tile * block.rows, conv_.height - conv_.tile * block.row);
       return block.images * rows * conv_.width;
     });
@@ -102,12 +88,10 @@ class WinogradEngine {
     if (epilogue.kind == Kind::store) epilogue.kind = Kind::activate;
     return epilogue;
   }
-  int64_t tiles(int64_t rows) const { return rows * conv_.tile_columns(); }
-  int64_t tiles(const Block& block) const { return tiles(block.images * block.rows); }
   /// From a point's matrix to the next: a cache line more, so that they lie in different sets.
   static int64_t point_stride(int64_t tiles, int64_t pitch) { return tiles * pitch + kVector; }
   int64_t v_items(const Block& block) const {
-    return conv_.points() * point_stride(tiles(block), pitch_);
+    return conv_.points() * point_stride(plan_.tiles(block), plan_.pitch);
   }
 
   void transform_source(const Block& block, float* v) const;
@@ -115,17 +99,11 @@ class WinogradEngine {
   Prefetch prefetch_of(int64_t block_index, int64_t panel, const Extent& panels) const;
   void store_panel(const Block& block, int64_t panel, PanelSums<float>& sums) const;
 
-  const WinogradConv conv_;
+  const WinogradPlan& plan_;
+  const WinogradConv& conv_;
   const GemmKernel& gemm_;
-  const WinogradTransforms& kernel_;
   const float *source_, *packed_;
   const ChannelMap map_;
-  const ImageStrides source_strides_, out_strides_;
-  const int64_t pitch_;      // floats of a tile in V, of a pixel in scratch
-  const int64_t out_pitch_;  // of a tile in M
-  const int64_t panels_;
-  const BlockGrid grid_;             // of rows of tiles
-  const int64_t parts_;              // of the panels
   const float* read_or_written_[3];  // read or written where an output is; null: not
   const TileOutput<float> output_;
   const PerThread<float> scratch_;  // an image of a block, padded
@@ -136,15 +114,15 @@ class WinogradEngine {
 /// Rows of tiles of a block, an image's after the other's, to V.
 void WinogradEngine::transform_source(const Block& block, float* v) const {
   const Scratch layout(conv_.y, conv_.x, conv_.tile * block.rows);
-  const int64_t padding = pitch_ - conv_.source_channels;
+  const int64_t padding = plan_.pitch - conv_.source_channels;
   float* pixels = scratch_.get();
   for (int64_t i = 0; padding > 0 && i < layout.image(); ++i)
-    std::fill_n(pixels + i * pitch_ + conv_.source_channels, padding, 0.0f);
+    std::fill_n(pixels + i * plan_.pitch + conv_.source_channels, padding, 0.0f);
   for (int64_t image = 0; image < block.images; ++image) {
     copy_block({.item = kFloat,
-                .strides = source_strides_,
+                .strides = plan_.source_strides,
                 .channels = conv_.source_channels,
-                .position_stride = pitch_,
+                .position_stride = plan_.pitch,
                 .channel_stride = 1,
                 .map = map_},
                conv_.y, conv_.x,
@@ -154,25 +132,26 @@ void WinogradEngine::transform_source(const Block& block, float* v) const {
                 .rows = conv_.tile * block.rows},
                source_, pixels);
     for (int64_t row = 0; row < block.rows; ++row)
-      kernel_.source({.from = pixels + conv_.tile * row * layout.width * pitch_,
-                      .to = v + tiles(image * block.rows + row) * pitch_,
-                      .row = layout.width * pitch_,
-                      .pixel = pitch_,
-                      .point = point_stride(tiles(block), pitch_),
-                      .tile = pitch_,
-                      .tiles = conv_.tile_columns(),
-                      .channels = round_up(conv_.source_channels, kVector)});
+      plan_.transforms.source({.from = pixels + conv_.tile * row * layout.width * plan_.pitch,
+                               .to = v + plan_.tiles(image * block.rows + row) * plan_.pitch,
+                               .row = layout.width * plan_.pitch,
+                               .pixel = plan_.pitch,
+                               .point = point_stride(plan_.tiles(block), plan_.pitch),
+                               .tile = plan_.pitch,
+                               .tiles = conv_.tile_columns(),
+                               .channels = round_up(conv_.source_channels, kVector)});
   }
 }
 
 void WinogradEngine::multiply(int64_t block_index, int64_t part, const float* v) const {
-  const Block block = grid_[block_index];
-  const int64_t count = tiles(block), step = even_piece(count, gemm_.mr);
-  const int64_t v_point = point_stride(count, pitch_), m_point = point_stride(count, out_pitch_);
+  const Block block = plan_.grid[block_index];
+  const int64_t count = plan_.tiles(block), step = even_piece(count, gemm_.mr);
+  const int64_t v_point = point_stride(count, plan_.pitch),
+                m_point = point_stride(count, plan_.out_pitch);
   const int64_t matrix = panel_elements(gemm_, conv_.source_channels);
   const int64_t channels = padded_k(gemm_, conv_.source_channels);
   const int64_t longest_sum = conv_.tile == 2 ? channels : kLongestSum;
-  const Extent panels = piece(panels_, parts_, part);
+  const Extent panels = piece(plan_.panels, plan_.parts, part);
   for (int64_t panel = panels.begin; panel < panels.begin + panels.size; ++panel) {
     const int64_t channel = panel * gemm_.nr;
     const int64_t n = std::min<int64_t>(gemm_.nr, conv_.output_channels - channel);
@@ -181,7 +160,7 @@ void WinogradEngine::multiply(int64_t block_index, int64_t part, const float* v)
       const float* u = packed_ + (panel * conv_.points() + point) * matrix;
       for (int64_t i = 0; i < count; i += step) {
         for (int64_t k = 0; k < channels; k += longest_sum) {
-          const void* a = v + point * v_point + i * pitch_ + k;
+          const void* a = v + point * v_point + i * plan_.pitch + k;
           const void* b = u + k * gemm_.nr;
           const int64_t length = std::min(longest_sum, channels - k);
           const Prefetch::Lines lines = prefetch.next(length / 2, b);
@@ -190,12 +169,12 @@ void WinogradEngine::multiply(int64_t block_index, int64_t part, const float* v)
                      .k = length,
                      .batch = 1,
                      .a = &a,
-                     .lda = pitch_,
+                     .lda = plan_.pitch,
                      .b = &b,
                      .prefetch = lines.at,
                      .prefetch_step = lines.step,
-                     .c = m_.get() + point * m_point + i * out_pitch_,
-                     .ldc = out_pitch_,
+                     .c = m_.get() + point * m_point + i * plan_.out_pitch,
+                     .ldc = plan_.out_pitch,
                      .accumulate = k > 0});
         }
       }
@@ -211,26 +190,26 @@ void WinogradEngine::multiply(int64_t block_index, int64_t part, const float* v)
 Prefetch WinogradEngine::prefetch_of(int64_t block_index, int64_t panel,
                                      const Extent& panels) const {
   Prefetch prefetch;
-  const Block block = grid_[block_index];
+  const Block block = plan_.grid[block_index];
   const int64_t channel = panel * gemm_.nr, top = conv_.tile * block.row;
   const int64_t n = std::min<int64_t>(gemm_.nr, conv_.output_channels - channel);
   const int64_t rows = std::min(conv_.tile * block.rows, conv_.height - top);
   for (const float* base : read_or_written_)
     if (base)
-      prefetch.add(base + block.image * out_strides_.n + top * out_strides_.y + channel, n * kFloat,
-                   out_strides_.x * kFloat,
+      prefetch.add(base + block.image * plan_.out_strides.n + top * plan_.out_strides.y + channel,
+                   n * kFloat, plan_.out_strides.x * kFloat,
                    ((block.images - 1) * conv_.height + rows) * conv_.width);
-  if (parts_ > 1 || block_index + 1 == grid_.count()) return prefetch;
-  const Block next = grid_[block_index + 1];
+  if (plan_.parts > 1 || block_index + 1 == plan_.grid.count()) return prefetch;
+  const Block next = plan_.grid[block_index + 1];
   const int64_t begin = std::max<int64_t>(0, conv_.tile * next.row + conv_.y.lead);
   const int64_t end =
       std::min(conv_.y.source, conv_.tile * (next.row + next.rows) + conv_.y.lead + 2);
   if (begin >= end) return prefetch;
   const Extent share = piece(((next.images - 1) * conv_.y.source + end - begin) * conv_.x.source,
                              panels.size, panel - panels.begin);
-  prefetch.add(source_ + next.image * source_strides_.n + begin * source_strides_.y +
-                   share.begin * source_strides_.x,
-               conv_.source_channels * kFloat, source_strides_.x * kFloat, share.size);
+  prefetch.add(source_ + next.image * plan_.source_strides.n + begin * plan_.source_strides.y +
+                   share.begin * plan_.source_strides.x,
+               conv_.source_channels * kFloat, plan_.source_strides.x * kFloat, share.size);
   return prefetch;
 }
 
@@ -241,14 +220,14 @@ void WinogradEngine::store_panel(const Block& block, int64_t panel, PanelSums<fl
   const int64_t channel = panel * gemm_.nr, columns = conv_.tile * conv_.tile_columns();
   const int64_t n = std::min<int64_t>(gemm_.nr, conv_.output_channels - channel);
   for (int64_t i = 0; i < block.images * block.rows; ++i) {
-    kernel_.output({.from = m + tiles(i) * out_pitch_,
-                    .to = rows,
-                    .row = columns * out_pitch_,
-                    .pixel = out_pitch_,
-                    .point = point_stride(tiles(block), out_pitch_),
-                    .tile = out_pitch_,
-                    .tiles = conv_.tile_columns(),
-                    .channels = out_pitch_});
+    plan_.transforms.output({.from = m + plan_.tiles(i) * plan_.out_pitch,
+                             .to = rows,
+                             .row = columns * plan_.out_pitch,
+                             .pixel = plan_.out_pitch,
+                             .point = point_stride(plan_.tiles(block), plan_.out_pitch),
+                             .tile = plan_.out_pitch,
+                             .tiles = conv_.tile_columns(),
+                             .channels = plan_.out_pitch});
     const int64_t image = block.image + i / block.rows,
                   top = conv_.tile * (block.row + i % block.rows);
     for (int64_t row = 0; row < std::min<int64_t>(conv_.tile, conv_.height - top); ++row)
@@ -260,13 +239,13 @@ void WinogradEngine::store_panel(const Block& block, int64_t panel, PanelSums<fl
                       .a = nullptr,
                       .lda = 0,
                       .b = nullptr,
-                      .c = rows + (row * columns + x) * out_pitch_,
-                      .ldc = out_pitch_,
+                      .c = rows + (row * columns + x) * plan_.out_pitch,
+                      .ldc = plan_.out_pitch,
                       .accumulate = false};
-        output_.complete(
-            tile, channel,
-            image * out_strides_.n + (top + row) * out_strides_.y + x * out_strides_.x + channel,
-            nullptr, sums);
+        output_.complete(tile, channel,
+                         image * plan_.out_strides.n + (top + row) * plan_.out_strides.y +
+                             x * plan_.out_strides.x + channel,
+                         nullptr, sums);
       }
   }
 }
@@ -318,48 +297,41 @@ double saving(const ConvProblem& p, ConvPass pass) {
 }
 
 template <int tile>
-void forward(const ConvPlan& plan, const void* x, const void* packed, void* y,
-             const Epilogue& epilogue, const ChannelMap& prologue) {
-  WinogradEngine(plan, tile, x, packed, prologue, epilogue, y).run();
-}
-
-template <int tile>
-void dgrad(const ConvPlan& plan, const void* dy, const void* packed, void* dx,
-           const Epilogue& epilogue) {
-  WinogradEngine(plan, tile, dy, packed, {}, epilogue, dx).run();
-}
-
-template <int tile>
-int64_t packed_bytes(const ConvPlan& plan) {
-  return packed_winograd_bytes(plan, tile);
-}
-
-template <int tile>
-void pack(const ConvPlan& plan, const void* weight, void* packed) {
-  pack_winograd(plan, tile, weight, packed);
+std::unique_ptr<const ConvPlan> plan(const ConvChoice& choice) {
+  if (choice.pass == ConvPass::wgrad) return plan_winograd_wgrad(choice);
+  return std::make_unique<const WinogradPlan>(choice, tile);
 }
 
 constexpr ConvKernel kRecords[] = {
-    {.name = "winograd_4x4",
-     .why_not = why_not_4x4,
-     .packed_bytes = packed_bytes<4>,
-     .pack = pack<4>,
-     .forward = forward<4>,
-     .dgrad = dgrad<4>,
-     .wgrad = nullptr,
-     .saving = saving<4>},
-    {.name = "winograd",
-     .why_not = why_not,
-     .packed_bytes = packed_bytes<2>,
-     .pack = pack<2>,
-     .forward = forward<2>,
-     .dgrad = dgrad<2>,
-     .wgrad = run_winograd_wgrad,
-     .saving = saving<2>},
+    {.name = "winograd_4x4", .why_not = why_not_4x4, .plan = plan<4>, .saving = saving<4>},
+    {.name = "winograd", .why_not = why_not, .plan = plan<2>, .saving = saving<2>},
 };
 
 }  // namespace
 
 QUERN_KERNELS(ConvKernel, conv, kRecords)
+
+WinogradPlan::WinogradPlan(const ConvChoice& choice, int64_t tile)
+    : ConvPlan(choice),
+      conv(problem, pass, tile),
+      transforms(select_winograd_transforms(tile)),
+      source_strides(problem.format, conv.source_channels, conv.y.source, conv.x.source),
+      out_strides(problem.format, conv.output_channels, conv.height, conv.width),
+      pitch(without_collisions(*gemm, round_up(conv.source_channels, kVector))),
+      out_pitch(round_up(gemm->nr, kVector)),
+      panels(panel_count(*gemm, conv.output_channels)),
+      grid(BlockGrid::within(
+          conv.images, conv.tile_rows(), cache::winograd_block(),
+          [&](int64_t rows) { return tiles(rows) * conv.points() * pitch * kFloat; })),
+      parts(std::clamp<int64_t>(
+          ceil_div(wanted_cells(conv.images * tiles(conv.tile_rows()) * conv.points() *
+                                conv.source_channels * conv.output_channels),
+                   grid.count()),
+          1, panels)) {}
+
+void WinogradPlan::compute(const void* source, const void* packed, void* output,
+                           const Epilogue& epilogue, const ChannelMap& map) const {
+  WinogradEngine(*this, source, packed, map, epilogue, output).run();
+}
 
 }  // namespace quern::kernels

@@ -23,8 +23,8 @@
 
 #include "quern/ops/kernels/blocking.h"
 #include "quern/ops/kernels/conv/prefetch.h"
-#include "quern/ops/kernels/conv/taps/taps.h"
 #include "quern/ops/kernels/conv/wgrad/cells.h"
+#include "quern/ops/kernels/conv/wgrad/wgrad.h"
 #include "quern/ops/kernels/conv/winograd/winograd.h"
 #include "quern/ops/kernels/gemm/micro_kernel.h"
 #include "quern/ops/kernels/pack/matrix.h"
@@ -43,21 +43,19 @@ constexpr int64_t kCells = 8;
 
 class WinogradWgrad {
  public:
-  WinogradWgrad(const ConvProblem& problem, const GemmKernel& gemm, const float* x, const float* dy,
-                const ChannelMap& map)
-      : p_(problem),
-        gemm_(gemm),
+  using Item = float;
+
+  explicit WinogradWgrad(const ConvChoice& choice)
+      : p_(choice.problem),
+        gemm_(*choice.gemm),
         kernel_(select_winograd_transforms(2)),
-        x_(x),
-        dy_(dy),
-        map_(map),
-        conv_(problem, ConvPass::forward, 2),
+        conv_(p_, ConvPass::forward, 2),
         dy_y_(forward_axis(p_.oh, 2 * conv_.tile_rows(), 1, 1, 0, 1)),
         dy_x_(forward_axis(p_.ow, 2 * conv_.tile_columns(), 1, 1, 0, 1)),
         x_strides_(p_.format, p_.ic, p_.ih, p_.iw),
         dy_strides_(p_.format, p_.oc, p_.oh, p_.ow),
-        mr_(even_piece(p_.oc, gemm.mr)),
-        nr_(gemm.nr),
+        mr_(even_piece(p_.oc, gemm_.mr)),
+        nr_(gemm_.nr),
         d_pitch_(round_up(mr_, 8)),
         v_pitch_(round_up(nr_, kLine)) {
     choose_split();
@@ -71,6 +69,7 @@ class WinogradWgrad {
   void merge(const Cell& cell, int64_t row, int64_t rows, const float* taps, float* dw) const;
 
  private:
+  friend class WgradPlan<WinogradWgrad>;
   void choose_split();
   void run_cell(int64_t index, float* taps, float* dw) const;
   template <class Body>
@@ -105,8 +104,8 @@ class WinogradWgrad {
   const ConvProblem p_;
   const GemmKernel& gemm_;
   const WinogradTransforms& kernel_;
-  const float *x_, *dy_;
-  const ChannelMap map_;
+  const float *x_ = nullptr, *dy_ = nullptr;
+  ChannelMap map_ = {};
   const WinogradConv conv_;
   const Axis dy_y_, dy_x_;  // of whole tiles
   const ImageStrides x_strides_, dy_strides_;
@@ -309,11 +308,8 @@ void WinogradWgrad::merge(const Cell& cell, int64_t row, int64_t rows, const flo
 
 }  // namespace
 
-void run_winograd_wgrad(const ConvPlan& plan, const void* x, const void* dy, void* dw,
-                        const ChannelMap& map) {
-  WinogradWgrad(plan.problem, *plan.gemm, static_cast<const float*>(x),
-                static_cast<const float*>(dy), map)
-      .run(static_cast<float*>(dw));
+std::unique_ptr<const ConvPlan> plan_winograd_wgrad(const ConvChoice& choice) {
+  return make_conv_plan<WgradPlan<WinogradWgrad>>(choice);
 }
 
 }  // namespace quern::kernels

@@ -1,6 +1,7 @@
 // What the parts of conv_winograd and conv_winograd_4x4 share.
 #pragma once
 #include "quern/ops/kernels/conv/axis.h"
+#include "quern/ops/kernels/conv/blocks.h"
 #include "quern/ops/kernels/conv/conv.h"
 #include "quern/ops/kernels/conv/winograd/winograd_kernel.h"
 #include "quern/ops/kernels/table.h"
@@ -33,11 +34,31 @@ struct WinogradConv {
 /// faster.)
 const char* why_winograd_cannot(const ConvProblem& problem, ConvPass pass, const GemmKernel& gemm);
 
-/// The packed weight is [panel of nr output channels][point][source channel][nr].
-int64_t packed_winograd_bytes(const ConvPlan& plan, int64_t tile);
-void pack_winograd(const ConvPlan& plan, int64_t tile, const void* weight, void* packed);
+/// Forward or dgrad. Pitches count floats.
+class WinogradPlan final : public ConvPlan {
+ public:
+  WinogradPlan(const ConvChoice& choice, int64_t tile);
+  /// The packed weight is [panel of nr output channels][point][source channel][nr].
+  int64_t packed_bytes() const override;
+  void pack(const void* weight, DType of_weight, void* packed) const override;
 
-void run_winograd_wgrad(const ConvPlan& plan, const void* x, const void* dy, void* dw,
-                        const ChannelMap& map);
+  const WinogradConv conv;
+  const WinogradTransforms& transforms;
+  const ImageStrides source_strides, out_strides;
+  const int64_t pitch;      // of a tile in V, of a pixel in scratch
+  const int64_t out_pitch;  // of a tile in M
+  const int64_t panels;
+  const BlockGrid grid;  // of rows of tiles
+  const int64_t parts;   // of the panels
+
+  int64_t tiles(int64_t rows) const { return rows * conv.tile_columns(); }
+  int64_t tiles(const Block& block) const { return tiles(block.images * block.rows); }
+
+ private:
+  void compute(const void* source, const void* packed, void* output, const Epilogue& epilogue,
+               const ChannelMap& map) const override;
+};
+
+std::unique_ptr<const ConvPlan> plan_winograd_wgrad(const ConvChoice& choice);
 
 }  // namespace quern::kernels

@@ -1,13 +1,77 @@
-#include "quern/ops/kernels/conv/taps/blocking.h"
-
+// conv_brgemm: every convolution as batch-reduce GEMMs, forward and dgrad over taps, wgrad over
+// pixels. What is decided about it, before a pointer is seen.
 #include <algorithm>
 #include <tuple>
 
 #include "quern/ops/kernels/blocking.h"
+#include "quern/ops/kernels/conv/taps/taps.h"
+#include "quern/ops/kernels/conv/wgrad/wgrad.h"
 #include "quern/ops/kernels/gemm/micro_kernel.h"
+#include "quern/ops/kernels/pack/bf16_terms.h"
+#include "quern/ops/kernels/work.h"
 #include "quern/tensor/dtype.h"
 
 namespace quern::kernels {
+namespace {
+
+/// Below this many source channels a product per tap would be too short.
+constexpr int64_t kFewChannels = 16;
+
+bool few_channels(const ConvProblem& p) {
+  return p.ic / p.groups < kFewChannels && p.kw > 1 && p.dilation_w == 1;
+}
+
+}  // namespace
+
+ConvProblem linearised(const ConvProblem& problem) {
+  ConvProblem p = problem;
+  const bool pointwise =
+      p.kh == 1 && p.kw == 1 && p.stride_h == 1 && p.stride_w == 1 && p.pad_h == 0 && p.pad_w == 0;
+  if (pointwise && p.format == MemoryFormat::channels_last) {
+    p.ih = p.oh = p.n * p.ih;
+    p.n = 1;
+  }
+  return p;
+}
+
+int64_t TapConv::k() const { return kw_in_k ? source_channels * (x.reach + 1) : source_channels; }
+
+TapConv forward_taps(const ConvProblem& problem) {
+  const ConvProblem p = linearised(problem);
+  const bool kw_in_k = few_channels(p);
+  return {.y = forward_axis(p.ih, p.oh, p.kh, p.stride_h, p.pad_h, p.dilation_h),
+          .x = kw_in_k ? plain_forward_axis(p.iw, p.ow, p.kw, p.stride_w, p.pad_w)
+                       : forward_axis(p.iw, p.ow, p.kw, p.stride_w, p.pad_w, p.dilation_w),
+          .images = p.n,
+          .groups = p.groups,
+          .source_channels = p.ic / p.groups,
+          .output_channels = p.oc / p.groups,
+          .kernel_rows = p.kh,
+          .kernel_columns = kw_in_k ? 1 : p.kw,
+          .kw_in_k = kw_in_k,
+          .dtype = p.dtype,
+          .format = p.format,
+          .source_gap = p.x_gap,
+          .output_gap = p.y_gap};
+}
+
+TapConv dgrad_taps(const ConvProblem& problem) {
+  const ConvProblem p = linearised(problem);
+  return {.y = dgrad_axis(p.ih, p.oh, p.kh, p.stride_h, p.pad_h, p.dilation_h),
+          .x = dgrad_axis(p.iw, p.ow, p.kw, p.stride_w, p.pad_w, p.dilation_w),
+          .images = p.n,
+          .groups = p.groups,
+          .source_channels = p.oc / p.groups,
+          .output_channels = p.ic / p.groups,
+          .kernel_rows = p.kh,
+          .kernel_columns = p.kw,
+          .kw_in_k = false,
+          .dtype = p.dtype,
+          .format = p.format,
+          .source_gap = 0,
+          .output_gap = 0};
+}
+
 namespace {
 
 int64_t most_taps(const TapConv& conv) {
@@ -18,41 +82,41 @@ int64_t most_taps(const TapConv& conv) {
 /// Source channels that one pass adds up: as many as B of all taps has room for in its share of L2,
 /// since each further pass loads and stores all sums again. (A third of 1 MiB takes 3×3 of 512
 /// channels in bf16 in one pass.)
-int64_t pass_of_k(const TapBlocking& b) {
-  const int64_t fit = cache::panel_of_taps() / (b.terms * b.max_taps * b.gemm.nr * b.item);
-  const int64_t line = std::max<int64_t>(b.gemm.k_multiple, 64 / b.item);
+int64_t pass_of_k(const TapPlan& b) {
+  const int64_t fit = cache::panel_of_taps() / (b.terms * b.max_taps * b.gemm->nr * b.item);
+  const int64_t line = std::max<int64_t>(b.gemm->k_multiple, 64 / b.item);
   if (fit >= b.k) return b.k;
   return std::min(b.k, round_up(even_piece(b.k, std::max(fit, line)), line));
 }
 
 /// What a step of a tile (GemmTile::prefetch) reads of A, in whole cache lines.
-int64_t step_of_source(const TapBlocking& b) {
+int64_t step_of_source(const TapPlan& b) {
   const bool dense = b.in_place && b.max_taps == 1 && b.a_pixel == b.k && b.k_block == b.k;
-  return dense ? round_up(b.gemm.mr * 2 * b.gemm.kr * b.item, 64) : 0;
+  return dense ? round_up(b.gemm->mr * 2 * b.gemm->kr * b.item, 64) : 0;
 }
 
 /// Where few blocks leave each to many cells, all read one copy instead of making one each; not
 /// where all copies together are far from fitting in L2, in which a cell finds its own.
-int64_t items_to_share(const TapBlocking& b) {
+int64_t items_to_share(const TapPlan& b) {
   if (b.in_place || b.parts == 1) return 0;
   const int64_t items = b.scratch_items(b.grid[0]);
   return b.grid.count() * b.conv.groups * items * b.item <= cache::shared_sources() ? items : 0;
 }
 
 /// Of no fewer pixels than a tile, and long enough to be worth taking.
-int64_t pieces_of_cell(const TapBlocking& b) {
+int64_t pieces_of_cell(const TapPlan& b) {
   const int64_t rows = b.grid.block_rows;
   const int64_t pixels = b.grid.block_images * rows * b.conv.x.longest_phase();
-  const int64_t channels = ceil_div(b.panels, b.parts) * b.gemm.nr;
+  const int64_t channels = ceil_div(b.panels, b.parts) * b.gemm->nr;
   const int64_t worth = pixels * channels * b.k * b.max_taps / (4 * kWorthACell);
-  return std::clamp<int64_t>(std::min({worth, rows, pixels / b.gemm.mr}), 1, 8);
+  return std::clamp<int64_t>(std::min({worth, rows, pixels / b.gemm->mr}), 1, 8);
 }
 
 /// Makes one run of two short ones, since a tile of 7 rows reads as much of B as one of 14. Returns
 /// the end of those that are left.
-Run* pair_rows(const TapBlocking& b, Run* begin, Run* end) {
-  const auto is_short = [&](const Run& run) { return 2 * run.length <= b.gemm.mr; };
-  if (!b.gemm.takes_epilogues || b.out_strides.c != 1 || std::none_of(begin, end, is_short))
+Run* pair_rows(const TapPlan& b, Run* begin, Run* end) {
+  const auto is_short = [&](const Run& run) { return 2 * run.length <= b.gemm->mr; };
+  if (!b.gemm->takes_epilogues || b.out_strides.c != 1 || std::none_of(begin, end, is_short))
     return end;
   std::sort(begin, end, [](const Run& a, const Run& b) {
     return std::tie(a.rows.begin, a.rows.end, a.a) < std::tie(b.rows.begin, b.rows.end, b.a);
@@ -73,33 +137,40 @@ Run* pair_rows(const TapBlocking& b, Run* begin, Run* end) {
 
 }  // namespace
 
-bool reads_in_place(const ConvPlan& plan, const TapConv& conv, int64_t gap) {
+bool TapPlan::reads_in_place(int64_t gap) const {
   // Rows of taps that fall on padding are left out, single taps are not.
-  return plan.bf16_terms == 0 && conv.format == MemoryFormat::channels_last && !conv.kw_in_k &&
-         padded_k(*plan.gemm, conv.k()) == conv.k() && conv.x.reads_no_padding(gap) &&
-         !rows_collide(*plan.gemm, conv.groups * conv.source_channels * conv.x.stride());
+  return bf16_terms == 0 && conv.format == MemoryFormat::channels_last && !conv.kw_in_k &&
+         padded_k(*gemm, conv.k()) == conv.k() && conv.x.reads_no_padding(gap) &&
+         !rows_collide(*gemm, conv.groups * conv.source_channels * conv.x.stride());
 }
 
-TapBlocking::TapBlocking(const ConvPlan& plan, const TapConv& conv, bool maps, bool sums)
-    : conv(conv),
-      gemm(*plan.gemm),
-      item(itemsize(gemm.a)),
-      terms(term_copies(plan.bf16_terms)),
+/// Not where tiles would leave a remainder in each row of x, which another convolution writes.
+int64_t TapPlan::wanted_gap() const {
+  const ConvProblem& p = problem;
+  const bool whole_tiles = p.iw % gemm->mr == 0 || 2 * p.iw == gemm->mr;
+  return p.pad_w > 0 && whole_tiles && reads_in_place(p.pad_w) ? p.pad_w : 0;
+}
+
+TapPlan::TapPlan(const ConvChoice& choice)
+    : ConvPlan(choice),
+      conv(pass == ConvPass::dgrad ? dgrad_taps(problem) : forward_taps(problem)),
+      item(itemsize(gemm->a)),
+      terms(term_copies(bf16_terms)),
       source_total(conv.groups * conv.source_channels),
       output_total(conv.groups * conv.output_channels),
       source_strides(conv.format, source_total, conv.y.source, conv.x.source, conv.source_gap),
       out_strides(conv.format, output_total, conv.y.output, conv.x.output, conv.output_gap),
-      k(padded_k(gemm, conv.k())),
-      in_place(!maps && reads_in_place(plan, conv, conv.source_gap)),
+      k(padded_k(*gemm, conv.k())),
+      in_place(!problem.maps && reads_in_place(conv.source_gap)),
       pitch(in_place       ? source_total
             : conv.kw_in_k ? conv.source_channels
-                           : without_collisions(gemm, k)),
+                           : without_collisions(*gemm, k)),
       a_pixel(in_place ? source_strides.x * conv.x.stride() : conv.x.stretch * pitch),
       output_pixel(out_strides.x * conv.x.output_step),
       max_taps(most_taps(conv)),
       k_block(pass_of_k(*this)),
       source_step(step_of_source(*this)),
-      panels(panel_count(gemm, conv.output_channels)),
+      panels(panel_count(*gemm, conv.output_channels)),
       grid(BlockGrid::within(conv.images, conv.y.longest_phase(), cache::source_block(),
                              [&](int64_t rows) {
                                return terms * Scratch(conv.y, conv.x, rows).image() * pitch * item;
@@ -109,7 +180,7 @@ TapBlocking::TapBlocking(const ConvPlan& plan, const TapConv& conv, bool maps, b
   // Cells that copy their source or sum up their outputs are not taken in pieces. Ranges of panels
   // cost little and so become more cells than are wanted: the smaller the last one, the less
   // threads wait for it.
-  const bool whole = !in_place || sums;
+  const bool whole = !in_place || problem.sums;
   const int64_t multiplications =
       conv.images * conv.y.longest_phase() * conv.x.longest_phase() * k * max_taps * output_total;
   const int64_t wanted = wanted_cells(multiplications);
@@ -123,17 +194,17 @@ TapBlocking::TapBlocking(const ConvPlan& plan, const TapConv& conv, bool maps, b
   shared_items = items_to_share(*this);
 }
 
-int64_t TapBlocking::term_items(const Block& block) const {
+int64_t TapPlan::term_items(const Block& block) const {
   // With kw_in_k a product reads on past the last position.
   return Scratch(conv.y, conv.x, block.rows).image() * block.images * pitch + k;
 }
 
-int64_t TapBlocking::tap_items(const Block& block, const Tap& y, const Tap& x) const {
+int64_t TapPlan::tap_items(const Block& block, const Tap& y, const Tap& x) const {
   if (in_place) return y.offset * source_strides.y + x.offset * source_strides.x;
   return Scratch(conv.y, conv.x, block.rows).tap(y, x) * pitch;
 }
 
-int64_t TapBlocking::pixels_of(const Block& block) const {
+int64_t TapPlan::pixels_of(const Block& block) const {
   int64_t rows = 0, columns = 0;
   for (int64_t i = 0; i < conv.y.phases(); ++i)
     rows += std::clamp<int64_t>(conv.y.phase(i).count - block.row, 0, block.rows);
@@ -141,13 +212,12 @@ int64_t TapBlocking::pixels_of(const Block& block) const {
   return block.images * rows * columns;
 }
 
-int64_t TapBlocking::kept_pixels() const {
-  if (k_block == k) return gemm.mr;
-  return grid.block_images * grid.block_rows * round_up(conv.x.longest_phase(), gemm.mr);
+int64_t TapPlan::kept_pixels() const {
+  if (k_block == k) return gemm->mr;
+  return grid.block_images * grid.block_rows * round_up(conv.x.longest_phase(), gemm->mr);
 }
 
-std::span<const PhaseWork> TapBlocking::work_of(const Block& block, PhaseWork* work,
-                                                Run* runs) const {
+std::span<const PhaseWork> TapPlan::work_of(const Block& block, PhaseWork* work, Run* runs) const {
   const Axis &y = conv.y, &x = conv.x;
   const Scratch scratch(y, x, block.rows);
   const int64_t a_image = in_place ? source_strides.n : scratch.image() * pitch;
@@ -181,5 +251,37 @@ std::span<const PhaseWork> TapBlocking::work_of(const Block& block, PhaseWork* w
   }
   return {work, phase};
 }
+
+namespace {
+
+/// Scratch of one row of outputs beyond this is refused.
+constexpr int64_t kMaxScratch = int64_t{256} << 20;
+
+const char* why_not(const ConvProblem& p, ConvPass pass, const GemmKernel&) {
+  const TapConv conv = pass == ConvPass::dgrad ? dgrad_taps(p) : forward_taps(p);
+  const Scratch row(conv.y, conv.x, 1);
+  // Divided, since the product may overflow.
+  int64_t left = kMaxScratch / itemsize(p.dtype);
+  for (int64_t factor : {row.planes_y * row.planes_x, row.height, row.width, conv.source_channels})
+    left /= std::max<int64_t>(factor, 1);
+  if (left == 0) return "scratch for one row of outputs is over 256 MiB";
+  return nullptr;
+}
+
+constexpr ConvKernel kRecords[] = {
+    {
+        .name = "brgemm",
+        .why_not = why_not,
+        .plan = [](const ConvChoice& choice) -> std::unique_ptr<const ConvPlan> {
+          if (choice.pass == ConvPass::wgrad) return plan_wgrad(choice);
+          return std::make_unique<const TapPlan>(choice);
+        },
+        .takes_gaps = true,
+    },
+};
+
+}  // namespace
+
+QUERN_KERNELS(ConvKernel, conv, kRecords)
 
 }  // namespace quern::kernels

@@ -1,9 +1,12 @@
-// Blocks of images, copied to zero-padded scratch in which every tap of a filter is an offset. Item
-// sizes are 2, 4 or 8 bytes; strides count items.
+// How images are cut into blocks, and blocks copied to zero-padded scratch in which every tap of a
+// filter is an offset. Item sizes are 2, 4 or 8 bytes; strides count items.
 #pragma once
 #include "quern/ops/kernels/conv/axis.h"
+#include "quern/ops/kernels/conv/conv.h"
 #include "quern/ops/kernels/conv/strides.h"
-#include "quern/ops/kernels/epilogue.h"
+#include "quern/ops/kernels/pack/bf16_terms.h"
+#include "quern/ops/kernels/work.h"
+#include "quern/tensor/dtype.h"
 
 namespace quern::kernels {
 
@@ -11,6 +14,28 @@ namespace quern::kernels {
 struct Block {
   int64_t image, images;
   int64_t row, rows;  // outputs of the axis's longest phase
+};
+
+/// The images and rows of a problem, cut into blocks alike.
+struct BlockGrid {
+  int64_t images, rows;              // of the problem
+  int64_t block_images, block_rows;  // of a block; those at the end may be smaller
+
+  int64_t row_blocks() const { return ceil_div(rows, block_rows); }
+  int64_t count() const { return ceil_div(images, block_images) * row_blocks(); }
+  Block operator[](int64_t i) const;
+
+  /// The largest blocks that take at most `budget` bytes, told the bytes of one image's block of
+  /// rows: several images if a whole one fits, else some rows of one.
+  template <class Bytes>
+  static BlockGrid within(int64_t images, int64_t rows, int64_t budget, Bytes bytes) {
+    if (bytes(rows) == 0) return {images, rows, images, rows};
+    if (bytes(rows) <= budget)
+      return {images, rows, even_piece(images, budget / bytes(rows)), rows};
+    int64_t fit = 1;
+    while (fit < rows && bytes(fit + 1) <= budget) ++fit;
+    return {images, rows, 1, even_piece(rows, fit)};
+  }
 };
 
 /// The positions of a block in scratch, [image][plane of y][plane of x][y][x].
@@ -55,5 +80,19 @@ ChannelMap from_channel(const ChannelMap& map, int64_t channel) {
 }
 void copy_block(const SourceCopy& copy, const Axis& y, const Axis& x, const Block& block,
                 const void* src, void* scratch);
+
+/// Rows of A that the cache keeps in one set if they are this far apart: a micro-kernel reads mr of
+/// them at a time, and a first-level set holds eight or twelve.
+bool rows_collide(const GemmKernel& gemm, int64_t stride);
+/// `items` of A's type, and as few more as make rows so far apart not collide.
+int64_t without_collisions(const GemmKernel& gemm, int64_t items);
+
+/// f(a tensor's item, an operand's), as types.
+template <class F>
+void visit_items(const ConvChoice& choice, F f) {
+  if (choice.bf16_terms != 0) return f(std::type_identity<float>{}, std::type_identity<bfloat16>{});
+  visit_floating("conv2d", choice.problem.dtype,
+                 [&]<class T>(std::type_identity<T> item) { f(item, item); });
+}
 
 }  // namespace quern::kernels

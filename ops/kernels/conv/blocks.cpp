@@ -1,8 +1,10 @@
-#include "quern/ops/kernels/conv/source_block.h"
+#include "quern/ops/kernels/conv/blocks.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
+#include "quern/ops/kernels/blocking.h"
 #include "quern/ops/kernels/pack/matrix.h"
 
 namespace quern::kernels {
@@ -90,6 +92,25 @@ void copy_block(const SourceCopy& copy, const Axis& y, const Axis& x, const Bloc
 }
 
 }  // namespace
+
+Block BlockGrid::operator[](int64_t i) const {
+  const int64_t image = i / row_blocks() * block_images, row = i % row_blocks() * block_rows;
+  return {.image = image,
+          .images = std::min(block_images, images - image),
+          .row = row,
+          .rows = std::min(block_rows, rows - row)};
+}
+
+bool rows_collide(const GemmKernel& gemm, int64_t stride) {
+  const int64_t sets = cache::kWay / std::gcd(cache::kWay, stride * itemsize(gemm.a));
+  return gemm.mr > cache::kWays * sets;
+}
+
+int64_t without_collisions(const GemmKernel& gemm, int64_t items) {
+  const int64_t line = 64 / itemsize(gemm.a);
+  while (rows_collide(gemm, items)) items += line;
+  return items;
+}
 
 void copy_block(const SourceCopy& copy, const Axis& y, const Axis& x, const Block& block,
                 const void* src, void* scratch) {
