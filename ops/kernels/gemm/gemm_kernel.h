@@ -62,9 +62,9 @@ struct GemmTile {
 struct GemmKernel {
   const char* name;  // gemm_<a>_<b>_<c>_<mr>x<nr>[k<kr>]_<isa>
   Isa isa;
-  DType a, b, c;
-  int mr, nr, kr;
-  int k_multiple;  // what k must be a multiple of; the caller pads A and B with zeros
+  DType a, b = a, c = a == DType::f64 ? DType::f64 : DType::f32;
+  int mr, nr, kr = 1;
+  int k_multiple = kr;  // what k must be a multiple of; the caller pads A and B with zeros
   void (*run)(const GemmTile&);
   void (*run_outer)(const GemmTile&) = nullptr;  // outer products; null: not offered
   bool takes_epilogues = false;                  // run() takes epilogue, tiles and jumps

@@ -256,18 +256,10 @@ void DepthwiseEngine<T>::complete(float* sums, int64_t pixels, int64_t place, Ex
   for (int64_t at = 0; at < pixels; at += kTileRows)
     for (size_t i = 0; i < totals.size(); ++i) {
       const int64_t c = static_cast<int64_t>(i) * totals_width();
-      GemmTile tile{.m = std::min(kTileRows, pixels - at),
-                    .n = std::min(totals_width(), channels.size - c),
-                    .k = 0,
-                    .batch = 0,
-                    .a = nullptr,
-                    .lda = 0,
-                    .b = nullptr,
-                    .c = sums + at * pitch_ + c,
-                    .ldc = pitch_,
-                    .accumulate = false};
-      output_.complete(tile, channels.begin + c, place + at * out_strides_.x + c * out_strides_.c,
-                       tiles_.get(), totals[i]);
+      const int64_t n = std::min(totals_width(), channels.size - c);
+      output_.complete_sums(sums + at * pitch_ + c, pitch_, std::min(kTileRows, pixels - at), n,
+                            channels.begin + c, place + at * out_strides_.x + c * out_strides_.c,
+                            tiles_.get(), totals[i]);
     }
 }
 

@@ -100,6 +100,13 @@ class TileOutput {
   /// before them, have reached the cache.
   void complete(GemmTile& tile, int64_t channel, int64_t offset, T* scratch, PanelSums<Acc>& sums,
                 int64_t jump = 0) const;
+  /// The same of m×n sums, rows ld apart, that nothing is to be added to.
+  void complete_sums(Acc* sums_of_tile, int64_t ld, int64_t m, int64_t n, int64_t channel,
+                     int64_t offset, T* scratch, PanelSums<Acc>& sums) const {
+    GemmTile tile{};
+    tile.m = m, tile.n = n, tile.c = sums_of_tile, tile.ldc = ld;
+    complete(tile, channel, offset, scratch, sums);
+  }
   /// The channels' sums over all blocks, in their order; block i has pixels(i).
   void merge(FunctionRef<int64_t(int64_t)> pixels) const;
 

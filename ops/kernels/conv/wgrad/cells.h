@@ -6,10 +6,35 @@
 //   cells are [group][range of blocks of pixels][range of rows][range of columns], a thread's each
 //   dw = the sums of the ranges of pixels, merged in their order
 #pragma once
-#include "quern/ops/kernels/conv/blocks.h"
+#include "quern/ops/kernels/conv/taps/taps.h"
 #include "quern/tensor/storage.h"
 
 namespace quern::kernels {
+
+/// What all engines know of a choice, and what they are told before they run.
+struct WgradOperands {
+  explicit WgradOperands(const ConvChoice& choice)
+      : p_(linearised(choice.problem)),
+        gemm_(*choice.gemm),
+        bf16_terms_(choice.bf16_terms),
+        terms_(term_copies(bf16_terms_)),
+        icg_(p_.ic / p_.groups),
+        ocg_(p_.oc / p_.groups),
+        x_strides_(p_.format, p_.ic, p_.ih, p_.iw),
+        dy_strides_(p_.format, p_.oc, p_.oh, p_.ow),
+        y_axis_(forward_axis(p_.ih, p_.oh, p_.kh, p_.stride_h, p_.pad_h, p_.dilation_h)) {}
+  int64_t multiplications() const { return p_.n * p_.oh * p_.ow * icg_ * p_.oc * p_.kh * p_.kw; }
+
+  const ConvProblem p_;
+  const GemmKernel& gemm_;
+  const int bf16_terms_;
+  const int64_t terms_;      // copies of an operand
+  const int64_t icg_, ocg_;  // channels of a group
+  const ImageStrides x_strides_, dy_strides_;
+  const Axis y_axis_;
+  const void *x_ = nullptr, *dy_ = nullptr;
+  ChannelMap map_ = {};
+};
 
 /// One piece of parallel work.
 struct WgradCell {
@@ -60,6 +85,16 @@ struct WgradCells {
     while (grid.count() < pixel_parts && grid.block_rows > least_rows)
       grid.block_rows = ceil_div(grid.block_rows, 2);
     pixel_parts = std::min(pixel_parts, grid.count());
+  }
+
+  /// f(cell, block) of what follows a cell's block i, mostly on the same thread: its next one, or
+  /// the first of the next cell.
+  template <class F>
+  void next(int64_t index, const WgradCell& cell, int64_t i, F f) const {
+    if (i + 1 < cell.blocks.size) return f(cell, grid[cell.blocks.begin + i + 1]);
+    if (index + 1 == count()) return;
+    const WgradCell after = (*this)[index + 1];
+    f(after, grid[after.blocks.begin]);
   }
 
   /// Runs them: engine.run_cell(index, sums) to sums of its own, [sums_items] each, then

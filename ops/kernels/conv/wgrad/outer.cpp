@@ -35,16 +35,7 @@ constexpr int64_t kCells = 8;
 }  // namespace
 
 template <class T, class Operand>
-OuterWgrad<T, Operand>::OuterWgrad(const ConvChoice& choice)
-    : p_(linearised(choice.problem)),
-      gemm_(*choice.gemm),
-      bf16_terms_(choice.bf16_terms),
-      terms_(term_copies(bf16_terms_)),
-      icg_(p_.ic / p_.groups),
-      ocg_(p_.oc / p_.groups),
-      x_strides_(p_.format, p_.ic, p_.ih, p_.iw),
-      dy_strides_(p_.format, p_.oc, p_.oh, p_.ow),
-      y_axis_(forward_axis(p_.ih, p_.oh, p_.kh, p_.stride_h, p_.pad_h, p_.dilation_h)) {
+OuterWgrad<T, Operand>::OuterWgrad(const ConvChoice& choice) : WgradOperands(choice) {
   kw_in_k_ = forward_taps(p_).kw_in_k;
   tap_rows_ = p_.kh;
   tap_columns_ = kw_in_k_ ? 1 : p_.kw;
@@ -141,12 +132,8 @@ void OuterWgrad<T, Operand>::sum_up(int64_t index, const Sums& sums) const {
     const Block block = cells_.grid[cell.blocks.begin + i];
     const Source<Operand> packed = pack(cell, block, memory);
     Prefetch prefetch;
-    if (i + 1 < cell.blocks.size) {
-      prefetch = prefetch_of(cell, cells_.grid[cell.blocks.begin + i + 1]);
-    } else if (index + 1 < cells_.count()) {  // most often of this thread, too
-      const Cell next = cells_[index + 1];
-      prefetch = prefetch_of(next, cells_.grid[next.blocks.begin]);
-    }
+    cells_.next(index, cell, i,
+                [&](const Cell& c, const Block& b) { prefetch = prefetch_of(c, b); });
     multiply(cell, block, memory.a, packed, sums, i == 0, prefetch);
   }
 }
@@ -206,11 +193,11 @@ Prefetch OuterWgrad<T, Operand>::prefetch_of(const Cell& cell, const Block& bloc
     prefetch.add(base + block.image * strides.n + begin * strides.y + channels.begin,
                  channels.size * item, strides.x * item, items / strides.x);
   };
-  add(dy_, dy_strides_, dy_channels(cell), block.row, block.row + block.rows);
+  add(dy(), dy_strides_, dy_channels(cell), block.row, block.row + block.rows);
   const int64_t begin = std::max<int64_t>(block.row * p_.stride_h - p_.pad_h, 0);
   const int64_t end = std::min(p_.ih, (block.row + block.rows - 1) * p_.stride_h - p_.pad_h +
                                           (p_.kh - 1) * p_.dilation_h + 1);
-  if (begin < end) add(x_, x_strides_, x_channels(cell), begin, end);
+  if (begin < end) add(x(), x_strides_, x_channels(cell), begin, end);
   return prefetch;
 }
 

@@ -16,9 +16,8 @@ constexpr int64_t kPitch = 16;
 
 /// T is what x and dy hold, Operand what is multiplied: T, or terms of bf16.
 template <class T, class Operand>
-class OuterWgrad {
+class OuterWgrad : public WgradOperands {
  public:
-  using Item = T;
   using Acc = Accumulator<T>;
   using Cell = WgradCell;
   static constexpr int64_t kItem = sizeof(Operand);
@@ -37,7 +36,6 @@ class OuterWgrad {
   void merge(const Cell& cell, int64_t row, int64_t rows, const Acc* sums, Acc* dw) const;
 
  private:
-  friend class WgradPlan<OuterWgrad>;
   /// [tap][row of A][column of B], rows ld apart.
   struct Sums {
     Acc* at;
@@ -77,7 +75,8 @@ class OuterWgrad {
   void multiply(const Cell& cell, const Block& block, const Operand* a, const Source<Operand>& b,
                 const Sums& sums, bool first, Prefetch& prefetch) const;
 
-  int64_t multiplications() const { return p_.n * p_.oh * p_.ow * icg_ * p_.oc * p_.kh * p_.kw; }
+  const T* x() const { return static_cast<const T*>(x_); }
+  const T* dy() const { return static_cast<const T*>(dy_); }
   int64_t taps() const { return tap_rows_ * tap_columns_; }
   int64_t sums_items() const { return taps() * cells_.max_rows() * cells_.max_columns(); }
   int64_t pixels(const Block& block) const { return block.images * block.rows * p_.ow; }
@@ -121,15 +120,6 @@ class OuterWgrad {
     return round_up(ceil_div(rows, gemm_.mr) * a_columns(block) * kPitch, 64);
   }
 
-  const ConvProblem p_;
-  const GemmKernel& gemm_;
-  const int bf16_terms_;
-  const int64_t terms_;  // copies of an operand
-  const T *x_ = nullptr, *dy_ = nullptr;
-  ChannelMap map_ = {};
-  int64_t icg_, ocg_;  // channels of a group
-  ImageStrides x_strides_, dy_strides_;
-  Axis y_axis_;
   std::vector<Axis> x_axes_;  // one of all x taps, or one an x tap if by_image_
   bool kw_in_k_;              // the x taps are rows of A
   bool x_is_a_;               // and dy is B; else the other way round

@@ -11,8 +11,8 @@ template <class T, class Operand>
 typename OuterWgrad<T, Operand>::template Source<Operand> OuterWgrad<T, Operand>::pack(
     const Cell& cell, const Block& block, const Memory& memory) const {
   if (!x_is_a_) {
-    const T* dy = dy_ + block.image * dy_strides_.n + block.row * dy_strides_.y;
-    pack_a(cell, block, {dy + dy_channels(cell).begin, dy_strides_.x}, memory.a);
+    const T* from = dy() + block.image * dy_strides_.n + block.row * dy_strides_.y;
+    pack_a(cell, block, {from + dy_channels(cell).begin, dy_strides_.x}, memory.a);
     return copy_x(cell, block, memory.b);
   }
   if (x_copied_) pack_a(cell, block, copy_x(cell, block, memory.x), memory.a);
@@ -30,7 +30,7 @@ void OuterWgrad<T, Operand>::pack_x(const Cell& cell, const Block& block, Operan
   for (int64_t n = 0; n < block.images; ++n)
     for (int64_t row = 0; row < block.rows; row += rows)
       pack_columns(cell, block,
-                   {x_ + (block.image + n) * x_strides_.n +
+                   {x() + (block.image + n) * x_strides_.n +
                         (block.row + row) * p_.stride_h * x_strides_.y + first,
                     p_.stride_w * x_strides_.x},
                    rows * p_.ow, (n * block.rows + row) * p_.ow, a, map);
@@ -45,7 +45,7 @@ typename OuterWgrad<T, Operand>::template Source<To> OuterWgrad<T, Operand>::cop
   constexpr bool rounds = !std::is_same_v<T, To>;
   if constexpr (!rounds)
     if (!x_copied_)
-      return {x_ + block.image * x_strides_.n + block.row * x_strides_.y + first, x_strides_.x};
+      return {x() + block.image * x_strides_.n + block.row * x_strides_.y + first, x_strides_.x};
   const int64_t pixel = x_pixel(channels), items = x_items(block, channels);
   const int64_t term = items * static_cast<int64_t>(x_axes_.size());
   for (size_t s = 0; s < x_axes_.size(); ++s)
@@ -57,7 +57,7 @@ typename OuterWgrad<T, Operand>::template Source<To> OuterWgrad<T, Operand>::cop
                 .map = from_channel<Acc>(map_, first),
                 .bf16_terms = rounds ? bf16_terms_ : 0,
                 .term_stride = term},
-               y_axis_, x_axes_[s], block, x_ + first, to + static_cast<int64_t>(s) * items);
+               y_axis_, x_axes_[s], block, x() + first, to + static_cast<int64_t>(s) * items);
   return {to, pixel, term};
 }
 
@@ -65,7 +65,7 @@ template <class T, class Operand>
 typename OuterWgrad<T, Operand>::template Source<Operand> OuterWgrad<T, Operand>::copy_dy(
     const Cell& cell, const Block& block, Operand* to) const {
   const auto [first, channels] = dy_channels(cell);
-  const T* from = dy_ + block.image * dy_strides_.n + block.row * dy_strides_.y + first;
+  const T* from = dy() + block.image * dy_strides_.n + block.row * dy_strides_.y + first;
   const int64_t pixel = copy_pixel(channels), items = dy_items(block, channels);
   if constexpr (kRounds) {
     round_matrix(from, dy_strides_.x, 1, to, pixel, pixels(block), channels, bf16_terms_, items);

@@ -36,9 +36,8 @@ namespace {
 
 /// T is what x and dy hold, Operand what is multiplied: T, or terms of bf16.
 template <class T, class Operand>
-class WgradEngine {
+class WgradEngine : public WgradOperands {
  public:
-  using Item = T;
   using Acc = Accumulator<T>;
 
   explicit WgradEngine(const ConvChoice& choice);
@@ -55,7 +54,6 @@ class WgradEngine {
   void merge(const WgradCell& cell, int64_t row, int64_t rows, const Acc* sums, Acc* dw) const;
 
  private:
-  friend class WgradPlan<WgradEngine>;
   using Cell = WgradCell;  // columns are output channels
   void pack_a(const Cell& cell, const Block& block, Operand* a) const;
   void pack_b(const Cell& cell, const Block& block, Operand* b) const;
@@ -64,7 +62,6 @@ class WgradEngine {
                 bool first, Acc* sums) const;
   void choose_split();
 
-  int64_t multiplications() const { return p_.n * p_.oh * p_.ow * icg_ * p_.oc * p_.kh * p_.kw; }
   int64_t runs(const Block& block) const {
     return linear_ ? block.images : block.images * block.rows;
   }
@@ -84,15 +81,6 @@ class WgradEngine {
     return tap_rows_ * tap_columns_ * cells_.max_rows() * cells_.max_columns();
   }
 
-  const ConvProblem p_;
-  const GemmKernel& gemm_;
-  const int bf16_terms_;
-  const int64_t terms_;  // copies of an operand
-  const T *x_ = nullptr, *dy_ = nullptr;
-  ChannelMap map_ = {};
-  int64_t icg_, ocg_;  // channels of a group
-  ImageStrides x_strides_, dy_strides_;
-  Axis y_axis_;
   std::vector<Axis> x_axes_;        // one an x tap if kw_in_k, else one of all
   int64_t tap_rows_, tap_columns_;  // products per block of pixels
   int64_t width_;                   // positions of a row of pixels
@@ -101,16 +89,7 @@ class WgradEngine {
 };
 
 template <class T, class Operand>
-WgradEngine<T, Operand>::WgradEngine(const ConvChoice& choice)
-    : p_(linearised(choice.problem)),
-      gemm_(*choice.gemm),
-      bf16_terms_(choice.bf16_terms),
-      terms_(term_copies(bf16_terms_)),
-      icg_(p_.ic / p_.groups),
-      ocg_(p_.oc / p_.groups),
-      x_strides_(p_.format, p_.ic, p_.ih, p_.iw),
-      dy_strides_(p_.format, p_.oc, p_.oh, p_.ow),
-      y_axis_(forward_axis(p_.ih, p_.oh, p_.kh, p_.stride_h, p_.pad_h, p_.dilation_h)) {
+WgradEngine<T, Operand>::WgradEngine(const ConvChoice& choice) : WgradOperands(choice) {
   const bool kw_in_k = forward_taps(p_).kw_in_k;
   if (kw_in_k)
     for (int64_t s = 0; s < p_.kw; ++s)
@@ -210,8 +189,8 @@ void WgradEngine<T, Operand>::pack_a(const Cell& cell, const Block& block, Opera
                 .map = from_channel<Acc>(map_, first),
                 .bf16_terms = bf16_terms_,
                 .term_stride = term},
-               y_axis_, x_axes_[static_cast<size_t>(tap)], block, x_ + first * x_strides_.c,
-               a + row * stride);
+               y_axis_, x_axes_[static_cast<size_t>(tap)], block,
+               static_cast<const T*>(x_) + first * x_strides_.c, a + row * stride);
     row += channels;
   }
 }
@@ -221,7 +200,8 @@ template <class T, class Operand>
 void WgradEngine<T, Operand>::pack_b(const Cell& cell, const Block& block, Operand* b) const {
   const int64_t length = run_length(block), panel_items = runs(block) * length * gemm_.nr;
   const int64_t term = b_items(cell, block);
-  const T* dy = dy_ + (cell.group * ocg_ + cell.columns.begin) * dy_strides_.c;
+  const T* dy =
+      static_cast<const T*>(dy_) + (cell.group * ocg_ + cell.columns.begin) * dy_strides_.c;
   const bool gaps = linear_ || length != p_.ow || cell.columns.size % gemm_.nr != 0;
   std::fill_n(b, gaps ? terms_ * term : 0, Operand{});
   for (int64_t n = 0; n < block.images; ++n) {

@@ -1,7 +1,6 @@
 // The gradient of the weight by micro-kernels that sum over pixels.
 #pragma once
 #include "quern/ops/kernels/conv/conv.h"
-#include "quern/ops/kernels/conv/strides.h"
 
 namespace quern::kernels {
 
@@ -19,11 +18,9 @@ class WgradPlan final : public ConvPlan {
  private:
   void compute(const void* x, const void* dy, void* dw, const Epilogue&,
                const ChannelMap& map) const override {
-    using Item = typename Engine::Item;
     Engine engine = engine_;
-    engine.x_ = static_cast<const Item*>(x), engine.dy_ = static_cast<const Item*>(dy);
-    engine.map_ = map;
-    engine.run(static_cast<Accumulator<Item>*>(dw));
+    engine.x_ = x, engine.dy_ = dy, engine.map_ = map;
+    engine.run(static_cast<typename Engine::Acc*>(dw));
   }
   Engine engine_;
 };

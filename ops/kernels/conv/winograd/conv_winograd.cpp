@@ -231,22 +231,12 @@ void WinogradEngine::store_panel(const Block& block, int64_t panel, PanelSums<fl
     const int64_t image = block.image + i / block.rows,
                   top = conv_.tile * (block.row + i % block.rows);
     for (int64_t row = 0; row < std::min<int64_t>(conv_.tile, conv_.height - top); ++row)
-      for (int64_t x = 0; x < conv_.width; x += PanelSums<float>::kRows) {
-        GemmTile tile{.m = std::min(PanelSums<float>::kRows, conv_.width - x),
-                      .n = n,
-                      .k = 0,
-                      .batch = 0,
-                      .a = nullptr,
-                      .lda = 0,
-                      .b = nullptr,
-                      .c = rows + (row * columns + x) * plan_.out_pitch,
-                      .ldc = plan_.out_pitch,
-                      .accumulate = false};
-        output_.complete(tile, channel,
-                         image * plan_.out_strides.n + (top + row) * plan_.out_strides.y +
-                             x * plan_.out_strides.x + channel,
-                         nullptr, sums);
-      }
+      for (int64_t x = 0; x < conv_.width; x += PanelSums<float>::kRows)
+        output_.complete_sums(rows + (row * columns + x) * plan_.out_pitch, plan_.out_pitch,
+                              std::min(PanelSums<float>::kRows, conv_.width - x), n, channel,
+                              image * plan_.out_strides.n + (top + row) * plan_.out_strides.y +
+                                  x * plan_.out_strides.x + channel,
+                              nullptr, sums);
   }
 }
 

@@ -41,19 +41,16 @@ constexpr int64_t kPoints = 16;
 /// Cells that a problem is cut into at least, where its shape allows.
 constexpr int64_t kCells = 8;
 
-class WinogradWgrad {
+class WinogradWgrad : public WgradOperands {
  public:
-  using Item = float;
+  using Acc = float;
 
   explicit WinogradWgrad(const ConvChoice& choice)
-      : p_(choice.problem),
-        gemm_(*choice.gemm),
+      : WgradOperands(choice),
         kernel_(select_winograd_transforms(2)),
         conv_(p_, ConvPass::forward, 2),
         dy_y_(forward_axis(p_.oh, 2 * conv_.tile_rows(), 1, 1, 0, 1)),
         dy_x_(forward_axis(p_.ow, 2 * conv_.tile_columns(), 1, 1, 0, 1)),
-        x_strides_(p_.format, p_.ic, p_.ih, p_.iw),
-        dy_strides_(p_.format, p_.oc, p_.oh, p_.ow),
         mr_(even_piece(p_.oc, gemm_.mr)),
         nr_(gemm_.nr),
         d_pitch_(round_up(mr_, 8)),
@@ -69,7 +66,6 @@ class WinogradWgrad {
   void merge(const Cell& cell, int64_t row, int64_t rows, const float* taps, float* dw) const;
 
  private:
-  friend class WgradPlan<WinogradWgrad>;
   void choose_split();
   void run_cell(int64_t index, float* taps, float* dw) const;
   template <class Body>
@@ -82,6 +78,8 @@ class WinogradWgrad {
   void transform_m(const Cell& cell, const float* m, int64_t row, int64_t rows, float* taps) const;
   void write(const Cell& cell, int64_t row, int64_t rows, const float* taps, float* dw) const;
 
+  const float* x() const { return static_cast<const float*>(x_); }
+  const float* dy() const { return static_cast<const float*>(dy_); }
   int64_t all_tiles() const { return conv_.images * conv_.tile_rows() * conv_.tile_columns(); }
   int64_t products() const { return all_tiles() * kPoints * p_.ic * p_.oc; }
   int64_t tap_items() const { return cells_.max_rows() * kTaps * cells_.max_columns(); }
@@ -101,14 +99,9 @@ class WinogradWgrad {
     return panels(cell) * cell.rows.size * v_pitch_ + kLine;
   }
 
-  const ConvProblem p_;
-  const GemmKernel& gemm_;
   const WinogradTransforms& kernel_;
-  const float *x_ = nullptr, *dy_ = nullptr;
-  ChannelMap map_ = {};
   const WinogradConv conv_;
-  const Axis dy_y_, dy_x_;  // of whole tiles
-  const ImageStrides x_strides_, dy_strides_;
+  const Axis dy_y_, dy_x_;           // of whole tiles
   const int64_t mr_, nr_;            // of a tile of the micro-kernel
   const int64_t d_pitch_, v_pitch_;  // floats of a tile in D and in V
   WgradCells cells_;                 // of whole slivers and panels, and rows of tiles
@@ -147,12 +140,8 @@ void WinogradWgrad::run_cell(int64_t index, float* taps, float* dw) const {
     transform_x(cell, block, v.as<float>());
     transform_dy(cell, block, d.as<float>());
     Prefetch prefetch;
-    if (i + 1 < cell.blocks.size) {
-      prefetch = prefetch_of(cell, cells_.grid[cell.blocks.begin + i + 1]);
-    } else if (index + 1 < cells_.count()) {  // most often of this thread, too
-      const Cell next = cells_[index + 1];
-      prefetch = prefetch_of(next, cells_.grid[next.blocks.begin]);
-    }
+    cells_.next(index, cell, i,
+                [&](const Cell& c, const Block& b) { prefetch = prefetch_of(c, b); });
     multiply(cell, block, d.as<float>(), v.as<float>(), m.as<float>(), i == 0, prefetch);
   }
   if (taps) return transform_m(cell, m.as<float>(), 0, cell.rows.size, taps);
@@ -191,7 +180,7 @@ void WinogradWgrad::transform_x(const Cell& cell, const Block& block, float* v) 
                 .position_stride = pixel,
                 .channel_stride = 1,
                 .map = from_channel<float>(map_, cell.columns.begin)},
-               conv_.y, conv_.x, strip, x_ + cell.columns.begin, scratch.as<float>());
+               conv_.y, conv_.x, strip, x() + cell.columns.begin, scratch.as<float>());
     for (int64_t i = 0; i < strip.rows; i += 2, tile += conv_.tile_columns())
       for (int64_t panel = 0; panel < panels(cell); ++panel)
         kernel_.source({.from = scratch.as<float>() + i * row + panel * nr_,
@@ -215,7 +204,7 @@ void WinogradWgrad::transform_dy(const Cell& cell, const Block& block, float* d)
                 .channels = cell.rows.size,
                 .position_stride = pixel,
                 .channel_stride = 1},
-               dy_y_, dy_x_, strip, dy_ + cell.rows.begin, scratch.as<float>());
+               dy_y_, dy_x_, strip, dy() + cell.rows.begin, scratch.as<float>());
     for (int64_t i = 0; i < strip.rows; i += 2, tile += conv_.tile_columns())
       for (int64_t sliver = 0; sliver < slivers(cell); ++sliver)
         kernel_.output_gradient({.from = scratch.as<float>() + i * row + sliver * mr_,
@@ -239,9 +228,9 @@ Prefetch WinogradWgrad::prefetch_of(const Cell& cell, const Block& block) const 
                    channels.size * kFloat, strides.x * kFloat, items / strides.x);
   };
   const int64_t begin = 2 * block.row, end = begin + 2 * block.rows;
-  add(x_, x_strides_, cell.columns, std::max<int64_t>(begin - p_.pad_h, 0),
+  add(x(), x_strides_, cell.columns, std::max<int64_t>(begin - p_.pad_h, 0),
       std::min(end + 2 - p_.pad_h, p_.ih));
-  add(dy_, dy_strides_, cell.rows, begin, std::min(end, p_.oh));
+  add(dy(), dy_strides_, cell.rows, begin, std::min(end, p_.oh));
   return prefetch;
 }
 

@@ -99,12 +99,9 @@ constexpr GemmKernel kRecords[] = {
     {.name = QUERN_NAMED("gemm_bf16_bf16_f32_4x24k4"),
      .isa = kIsa,
      .a = DType::bf16,
-     .b = DType::bf16,
-     .c = DType::f32,
      .mr = kMr,
      .nr = kNr,
      .kr = kKr,
-     .k_multiple = kKr,
      .run = dispatch_rows<Bf16, kMr>},
 };
 

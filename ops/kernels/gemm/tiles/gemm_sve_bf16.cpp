@@ -93,12 +93,9 @@ constexpr GemmKernel kRecords[] = {
     {.name = QUERN_NAMED("gemm_bf16_bf16_f32_4x6vlk4"),
      .isa = kIsa,
      .a = DType::bf16,
-     .b = DType::bf16,
-     .c = DType::f32,
      .mr = kMr,
      .nr = 4 * kVectors,
      .kr = 4,
-     .k_multiple = 4,
      .run = dispatch_rows<Bf16, kMr>,
      .scalable = true},
 };
