@@ -9,11 +9,11 @@
 //    winograd_4x4 or winograd (winograd/conv_winograd.cpp, 3×3 filters in f32), brgemm, which the
 //    rest of this list is about, else the reference (conv_reference.cpp), the seven loops that are
 //    also the oracle of the tests.
-// 3. Its plan, taps/conv_brgemm.cpp, turns the problem into taps: an output pixel is a sum over taps
-//    of source pixel · weight. axis.h tells which source pixel a tap reads, for any stride, padding
-//    and dilation. It is cut into cells for the threads, and these into runs of output pixels.
-//    taps/engine.cpp runs it: a block of the source is copied to a zero-padded scratch in which each
-//    tap is an offset (blocks.h), or read where it lies; the weight is packed in panels
+// 3. Its plan, taps/conv_brgemm.cpp, turns the problem into taps: an output pixel is a sum over
+//    taps of source pixel · weight. axis.h tells which source pixel a tap reads, for any stride,
+//    padding and dilation. It is cut into cells for the threads, and these into runs of output
+//    pixels. taps/engine.cpp runs it: a block of the source is copied to a zero-padded scratch in
+//    which each tap is an offset (blocks.h), or read where it lies; the weight is packed in panels
 //    (taps/weight.cpp). Here f32 becomes bf16 if float32_matmul_precision asks for it
 //    (ConvChoice::bf16_terms).
 // 4. For each tile of output pixels and channels one call of the batch-reduce GEMM micro-kernel
