@@ -7,6 +7,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "quern/tensor/check.h"
+#include "quern/tensor/cpu_features.h"
 #include "quern/tensor/parallel.h"
 
 namespace quern::bench {
@@ -18,6 +20,13 @@ bool Options::wants(std::string_view record, bool dispatched) const {
 }
 
 namespace {
+
+std::string is_isa(const std::string& name) try {
+  isa_from_string(name);
+  return {};
+} catch (const Error& error) {
+  return error.what();
+}
 
 CLI::Validator integer(int low, int high) { return CLI::Range(low, high).description("INT"); }
 
@@ -47,8 +56,7 @@ Options parse_options(int& argc, char** argv) {
       ->check(CLI::IsMember({"nchw", "nhwc"}));
   app.add_option("--isa", o.isas, "Kernels of these, as far as the CPU has them; default: the best")
       ->delimiter(',')
-      ->check(CLI::IsMember({"best", "all", "amx", "avx512_bf16", "avx512", "avx2", "sve_bf16",
-                             "sve", "neon_bf16", "neon", "portable", "reference"}));
+      ->check(CLI::IsMember({"best", "all", "reference"}) | CLI::Validator(is_isa, "an ISA"));
   app.add_flag("--cold", o.cold, "Evict the operands from the caches before each run");
   app.add_flag("--fused", o.fused, "Convolutions with the batch norms around them, as in training");
   app.add_flag("--peaks", o.peaks, "Print the peaks of this machine, run no benchmark");
