@@ -104,6 +104,10 @@ TEST_CASE("memory ends while a checkpoint is loaded") {
   const std::string path = folder / "checkpoint";
   Net net(1);
   optim::AdamW optimizer(net.parameters());
+  for (Tensor& p : net.parameters()) p.set_grad(ones_like(p));
+  optimizer.step();
+  optimizer.zero_grad();
+  for (const auto& [name, tensor] : net.state_dict()) raw::fill_(tensor, 1);
   nn::save_checkpoint(path, Net(2), optimizer, {{{"extra", ones({3})}}, {{"key", "value"}}});
   for_all_faults([&] { nn::load_checkpoint(path, net, optimizer); },
                  [&](bool failed) {
