@@ -1,4 +1,4 @@
-"""Trains and infers a ResNet with quern's resnet50 program and with PyTorch, from the same weights on the
+"""Trains and infers a network with quern's resnet50 program and with PyTorch, from the same weights on the
 same batch, and holds both to PyTorch in f64. Needs torch and the built program:
 
     python tests/pytorch/compare_resnet.py build/release/examples/resnet50/resnet50 -b 3 --image-size 97
@@ -20,7 +20,8 @@ import tempfile
 
 import torch
 
-from resnet import ResNet, load_safetensors, save_safetensors
+from networks import network
+from resnet import load_safetensors, save_safetensors
 
 
 def relative(a, b):
@@ -65,7 +66,7 @@ def main():
     args = parser.parse_args()
     torch.manual_seed(args.seed)
 
-    model = ResNet(args.arch)
+    model = network(args.arch)
     for module in model.modules():
         if isinstance(module, torch.nn.BatchNorm2d):
             torch.nn.init.uniform_(module.weight, 0.5, 1.5)
@@ -84,7 +85,7 @@ def main():
         train = ["--steps", args.steps, "--lr", args.lr, "--momentum", args.momentum, "--wd", args.wd]
         train += ["--dump-grads", files["grads"], "--save", files["saved"], "--json", files["json"]]
         run = lambda *words: subprocess.run([str(w) for w in words], check=True, stdout=subprocess.DEVNULL)
-        run(args.program, "train", *common, *train)
+        run(args.program, "train", "--no-drop", *common, *train)
         run(args.program, "infer", *common, "--steps", 1, "--dump-output", files["logits"])
         losses = json.load(open(files["json"]))["loss"]
         grads, saved = load_safetensors(files["grads"]), load_safetensors(files["saved"])
@@ -94,7 +95,7 @@ def main():
         """Logits of inference, then each step's loss, gradients and state, by tensor."""
         models = []
         for _ in range(2):
-            model = ResNet(args.arch)
+            model = network(args.arch)
             model.load_state_dict(weights)
             models.append(model.to(dtype).to(memory_format=memory_format))
         images = x.to(dtype).contiguous(memory_format=memory_format)
