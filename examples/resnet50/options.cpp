@@ -289,7 +289,8 @@ bool Options::writes_files() const {
 
 Options parse_options(int argc, char** argv) {
   Options options;
-  CLI::App app("Trains ResNets and infers with them, on pictures or fake data.", "resnet50");
+  CLI::App app("Trains networks of images and infers with them, on pictures or fake data.",
+               "resnet50");
   app.require_subcommand(1);
   CLI::App* train = app.add_subcommand("train", "Train, and show loss and speed");
   CLI::App* eval = app.add_subcommand("eval", "Tell how often --weights are right about a folder");
