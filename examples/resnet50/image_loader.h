@@ -17,7 +17,8 @@ namespace resnet50 {
 
 /// Training: pictures in an order drawn anew each epoch, of which a last batch that is not full is
 /// left out unless it is the only one, in torchvision's transforms RandomResizedCrop and
-/// RandomHorizontalFlip, --auto-augment, --random-erase, --mixup-alpha and --cutmix-alpha. All that is drawn depends on the seed, the epoch and the picture, or the batch, alone.
+/// RandomHorizontalFlip, --auto-augment, --random-erase, --mixup-alpha and --cutmix-alpha. All that
+/// is drawn depends on the seed, the epoch and the picture, or the batch, alone.
 /// Evaluation: all pictures in their order; Resize and CenterCrop.
 ///
 /// --workers N threads decode picture by picture, up to two batches ahead; without them next()

@@ -1,7 +1,7 @@
 // resnet50 train, eval and infer: see options.cpp for what they take, train.cpp, evaluate.cpp,
-// infer.cpp and pictures.cpp for what they do. Exit status: 0, 1 for a failure, 2 for a command line that makes no sense. A run
-// that has files to write does so where standard output fails too, or its reader is gone; the
-// status is 1.
+// infer.cpp and pictures.cpp for what they do. Exit status: 0, 1 for a failure, 2 for a command line
+// that makes no sense. A run that has files to write does so where standard output fails too, or its
+// reader is gone; the status is 1.
 #include <fmt/core.h>
 
 #include <csignal>

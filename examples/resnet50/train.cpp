@@ -79,7 +79,7 @@ class Trainer {
     const int64_t batches = std::min(options_.accum_steps, options_.steps - first);
     const double lr = schedule_(epoch());
     report.begin_step();
-    batch_ = loader_.next();
+    batch_ = next_batch();
     const auto& [input, target, other, share] = batch_;
     report.data_ready();
 
@@ -103,6 +103,16 @@ class Trainer {
     if (log_ && ((at + 1) % options_.print_freq == 0 || at + 1 == options_.steps)) {
       log_->add((progress_.step - 1) / options_.steps, at + 1, lr, progress_.interval);
       progress_.interval = {};
+    }
+  }
+
+  /// A picture that is broken ends the run, but not what it has learnt.
+  Batch next_batch() {
+    try {
+      return loader_.next();
+    } catch (const Error&) {
+      if (checkpoints_ && is_updated() && saved_at_ != progress_.step) save(false);
+      throw;
     }
   }
 
