@@ -35,6 +35,7 @@ ImageLoader::ImageLoader(const Options& options, ImageFolder folder, Use use)
       image_size_(options.image_size.value_or(224)),
       resize_size_(options.resize_size()),
       epochs_(use == Use::training ? options.epochs : 1),
+      crop_{options.scale[0], options.scale[1], options.ratio[0], options.ratio[1], options.hflip},
       skip_broken_(options.skip_broken),
       augments_(use == Use::training && !options.auto_augment.empty()),
       erase_chance_(options.random_erase),
@@ -100,7 +101,7 @@ void ImageLoader::fill(Pending& pending, int64_t i) const {
     RandomStream random(seed_, stream(pending.epoch, index));
     const int64_t height = picture.height(), width = picture.width();
     const ImageView view = use_ == Use::training
-                               ? random_resized_crop(height, width, image_size_, random)
+                               ? random_resized_crop(height, width, image_size_, random, crop_)
                                : resized_center(height, width, resize_size_, image_size_);
     const Tensor out = raw::select(pending.batch.input, 0, i);
     const Tensor shown = decode_view(picture, view);

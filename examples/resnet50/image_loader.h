@@ -12,6 +12,7 @@
 
 #include "data.h"
 #include "image_folder.h"
+#include "quern/nn/image_transform.h"
 
 namespace resnet50 {
 
@@ -60,6 +61,7 @@ class ImageLoader final : public DataLoader {
   const Use use_;
   const uint64_t seed_;
   const int64_t image_size_, resize_size_, epochs_;
+  const quern::RandomResizedCropOptions crop_;
   const bool skip_broken_, augments_;
   const double erase_chance_, mixup_alpha_, cutmix_alpha_;
   const quern::MemoryFormat format_;

@@ -125,6 +125,15 @@ void add_folder(CLI::App& app, Options& o) {
 
 /// What is done to the pictures of training.
 void add_augmentation(CLI::App& app, Options& o) {
+  app.add_option("--scale", o.scale, "Share of a picture's area that is cut out [0.08 1]")
+      ->expected(2)
+      ->type_name("LEAST MOST");
+  app.add_option("--ratio", o.ratio, "Width by height of what is cut out [0.75 1.33]")
+      ->expected(2)
+      ->type_name("LEAST MOST");
+  app.add_option("--hflip", o.hflip, "How likely a picture is mirrored")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
   app.add_option("--auto-augment", o.auto_augment, "Change each picture in one way [none]")
       ->check(CLI::IsMember({"ta_wide"}));
   app.add_option("--random-erase", o.random_erase, "How likely a rectangle of a picture is erased")
@@ -219,6 +228,11 @@ void check_together(const Options& o) {
       (!o.auto_augment.empty() || o.random_erase > 0 || o.mixup_alpha > 0 || o.cutmix_alpha > 0))
     throw CLI::ValidationError("--auto-augment, --random-erase, --mixup-alpha, --cutmix-alpha",
                                "expected DIR, too");
+  if (!(o.scale[0] > 0 && o.scale[0] <= o.scale[1] && o.scale[1] <= 1))
+    throw CLI::ValidationError("--scale",
+                               "expected two shares, more than 0 and at most 1, in order");
+  if (!(o.ratio[0] >= 0.01 && o.ratio[0] <= o.ratio[1] && o.ratio[1] <= 100))
+    throw CLI::ValidationError("--ratio", "expected two numbers of 0.01 to 100, in order");
   for (const double alpha : {o.mixup_alpha, o.cutmix_alpha})
     if (alpha > 1000)
       throw CLI::ValidationError("--mixup-alpha, --cutmix-alpha", "expected at most 1000");

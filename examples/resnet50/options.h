@@ -25,6 +25,8 @@ struct Options {
   std::vector<std::string> pictures;  // to infer; "-" is standard input
   std::optional<int64_t> workers, val_resize_size;
   bool skip_broken = false;
+  std::vector<double> scale{0.08, 1}, ratio{3.0 / 4, 4.0 / 3};  // of a random crop, least and most
+  double hflip = 0.5;
   std::string auto_augment;                                    // empty: none
   double random_erase = 0, mixup_alpha = 0, cutmix_alpha = 0;  // 0: none
 

@@ -238,5 +238,8 @@ TEST_CASE("folders that cannot be trained on") {
   CHECK(contains(refused("train " + (folder / "") + kTiny + "--num-classes 2"),
                  "expected at most 2 classes"));
   CHECK(resnet50("train " + (folder / "") + kTiny + "--steps 3").status == 2);
+  for (const char* wrong :
+       {"--scale 0 1", "--scale 0.5 0.4", "--scale 0.5 1.1", "--ratio 2 nan", "--hflip 2"})
+    CHECK(resnet50("train " + (folder / "") + kTiny + wrong).status == 2);
   CHECK(resnet50("eval " + (folder / "")).status == 2);
 }
