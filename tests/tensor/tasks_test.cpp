@@ -175,8 +175,7 @@ TEST_CASE(
     const auto body = [&](Tasks& beside) {
       beside.run([&] {
         begun = true;
-        while ((!all_given || held.use_count() > 1) &&
-               std::chrono::steady_clock::now() < patience)
+        while ((!all_given || held.use_count() > 1) && std::chrono::steady_clock::now() < patience)
           std::this_thread::yield();
         if (task_fails) throw std::runtime_error("task");
       });
