@@ -201,23 +201,6 @@ TEST_CASE("broken pictures are named, and left out on request") {
   }
 }
 
-TEST_CASE("a broken picture costs no step of a run with checkpoints") {
-  const Pictures pictures;
-  const TemporaryFolder& folder = pictures.folder;
-  const std::string train = "train " + (folder / "") + " --arch resnet18 --image-size 32 -b 1 ";
-  folder.write("train/bee/8.png", "");
-  const std::string run = train + "--resume auto --output-dir " + (folder / "run");
-  refused(run);
-  CHECK(contains(refused(run), "8.png: expected a JPEG or PNG"));
-  size_t steps = 0;  // before the broken one's turn
-  for (const auto& entry : fs::directory_iterator(folder / "run"))
-    steps += entry.path().filename().string().starts_with("checkpoint-");
-  REQUIRE(steps == 1);
-  fs::remove(folder / "train/bee/8.png");
-  folder.write("train/bee/8.png", picture("png_rgb_8"));
-  CHECK(contains(succeed(run), "resume: " + (folder / "run/checkpoint-")));
-}
-
 TEST_CASE("folders that cannot be trained on") {
   const Pictures pictures;
   const TemporaryFolder& folder = pictures.folder;
