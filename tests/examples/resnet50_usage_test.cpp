@@ -36,9 +36,8 @@ TEST_CASE("a command line that makes no sense ends with status 2 and a hint") {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"", "subcommand"},
       {"tarin", "subcommand"},
-      {"train infer", "infer"},
       {"train --unknown", "--unknown"},
-      {"train spare", "spare"},
+      {"train folder spare", "spare"},
       {"train -b 0", "--batch-size: expected an integer of at least 1, got 0"},
       {"train -b -3", "--batch-size: expected an integer of at least 1, got -3"},
       {"train -b 2.5", "--batch-size: expected an integer of at least 1, got 2.5"},
@@ -78,6 +77,11 @@ TEST_CASE("a command line that makes no sense ends with status 2 and a hint") {
     CHECK(has(result.err, "--help"));
     CHECK(result.out.empty());
   }
+}
+
+TEST_CASE("a folder that is not there ends with status 1") {
+  for (const std::string folder : {"infer", "spare"})
+    check_refused("train " + folder, 1, folder + "/train: expected a readable folder");
 }
 
 TEST_CASE("help tells every option") {
