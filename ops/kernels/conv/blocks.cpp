@@ -77,7 +77,10 @@ void copy_block(const SourceCopy& copy, const Axis& y, const Axis& x, const Bloc
       const int64_t start = n * layout.image() + plane * layout.plane();
       zero_positions(copy, scratch, start, start + top * layout.width);
       zero_positions(copy, scratch, start + bottom * layout.width, start + layout.plane());
-      for (int64_t i = top; i < bottom; ++i) {
+      // Rows that follow each other without a gap, in the source and in scratch, are one.
+      const bool joined =
+          left == 0 && right == layout.width && y.step == 1 && s.y == layout.width * s.x * x.step;
+      for (int64_t i = top; i < bottom; i += joined ? bottom - top : 1) {
         const int64_t row = start + i * layout.width;
         zero_positions(copy, scratch, row, row + left);
         zero_positions(copy, scratch, row + right, row + layout.width);
@@ -85,7 +88,7 @@ void copy_block(const SourceCopy& copy, const Axis& y, const Axis& x, const Bloc
         const T* from = src + (block.image + n) * s.n + y.source_at(plane_y, block.row, i) * s.y +
                         x.source_at(plane_x, 0, left) * s.x;
         copy_row(copy, s.x * x.step, from, scratch + (row + left) * copy.position_stride,
-                 right - left);
+                 joined ? (bottom - top) * layout.width : right - left);
       }
     }
   }
