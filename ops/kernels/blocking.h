@@ -38,6 +38,16 @@ inline int64_t panel_of_taps() { return l2() / 3; }
 /// find its own in L2 and had better make one.
 inline int64_t shared_sources() { return 2 * l2(); }
 
+// By strips (conv/taps/strips.cpp), whose tiles read 64 bytes of A and of B a step, as AMX's do: one
+// of both is to stay in L1.
+
+/// Rows of A, over which all panels pass.
+inline int64_t strip_source() { return 16 << 10; }
+/// B of all taps for a panel in a pass over k, which all tiles of a strip read.
+inline int64_t strip_panel() { return 36 << 10; }
+/// B of a cell, which each of its strips reads.
+inline int64_t strip_weights() { return l2() / 4; }
+
 // --- The gradient of the weight (conv/wgrad) -----------------------------------------------------
 
 /// Sums of a cell that stay where they are from one of its blocks to the next: half of L2 beside

@@ -7,6 +7,8 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "quern/ops/kernels/activation.h"
+#include "quern/ops/kernels/gemm/tiles/strip_amx.h"
 #include "quern/ops/kernels/gemm/tiles/tile_amx.h"
 #include "quern/tensor/bfloat16.h"
 
@@ -115,23 +117,64 @@ class EmulatedTiles {
   static inline thread_local Tile tiles[kTiles] = {};
 };
 
+/// What becomes of a strip's tiles, an element after the other.
+struct PlainFinish {
+  static kernels::FinishStrip* of(const kernels::Epilogue& f) {
+    return f.wide ? run<float> : run<bfloat16>;
+  }
+  static void prefetch(const void*) {}
+
+  template <class Item>
+  static void run(const kernels::SummedTile& tile, int64_t begin, int64_t end) {
+    using enum kernels::Epilogue::Kind;
+    const kernels::Epilogue& f = *tile.epilogue;
+    for (int64_t i = begin; i < end; ++i) {
+      const kernels::StripRow row = tile.tile->rows[i];
+      for (int64_t j = 0; j < tile.n; ++j) {
+        const int64_t at = tile.tile->out + row.to + tile.column + j;
+        const auto item = [&](const void* tensor) {
+          return static_cast<float>(static_cast<const Item*>(tensor)[at]);
+        };
+        const auto array = [&](const void* p) {
+          return static_cast<const float*>(p)[tile.column + j];
+        };
+        const auto sum = [&](void* p) -> float& { return static_cast<float*>(p)[tile.column + j]; };
+        float v = tile.sums[row.row * 32 + j];
+        if (f.kind == activate) v += array(f.map.shift);
+        if (f.residual && (f.kind == activate || f.kind == gradient)) v += item(f.residual);
+        if (f.kind == activate) v = kernels::activated(v, f.activation);
+        if (f.kind == moments) {
+          const float distance = v - array(f.map.center);
+          sum(f.first) += distance;
+          sum(f.second) += distance * distance;
+        }
+        if (f.kind == gradient) {
+          const float distance = item(f.x) - array(f.map.center);
+          v = kernels::through(v, std::fma(distance, array(f.map.scale), array(f.map.shift)),
+                               f.map.activation);
+          sum(f.first) += v;
+          sum(f.second) += v * distance;
+        }
+        static_cast<Item*>(f.out)[at] = static_cast<Item>(v);
+      }
+    }
+  }
+};
+
 /// The AMX kernel's source on these tiles, as a record for tests that walk kernels.
 inline constexpr kernels::GemmKernel kEmulatedAmx = [] {
   using Kernel = kernels::AmxGemm<EmulatedTiles>;
-  return kernels::GemmKernel{"gemm_bf16_bf16_f32_32x32k2_emulated",
-                             Isa::portable,
-                             DType::bf16,
-                             DType::bf16,
-                             DType::f32,
-                             Kernel::kMr,
-                             Kernel::kNr,
-                             Kernel::kKr,
-                             Kernel::kKMultiple,
-                             Kernel::run,
-                             nullptr,
-                             false,
-                             Kernel::enter,
-                             Kernel::leave};
+  return kernels::GemmKernel{.name = "gemm_bf16_bf16_f32_32x32k2_emulated",
+                             .isa = Isa::portable,
+                             .a = DType::bf16,
+                             .mr = Kernel::kMr,
+                             .nr = Kernel::kNr,
+                             .kr = Kernel::kKr,
+                             .k_multiple = Kernel::kKMultiple,
+                             .run = Kernel::run,
+                             .run_strip = kernels::AmxStrip<EmulatedTiles, PlainFinish>::run,
+                             .enter = Kernel::enter,
+                             .leave = Kernel::leave};
 }();
 
 }  // namespace quern::test

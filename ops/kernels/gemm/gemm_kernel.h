@@ -26,6 +26,7 @@
 #include <cstdint>
 
 #include "quern/ops/kernels/epilogue.h"
+#include "quern/ops/kernels/gemm/strip.h"
 #include "quern/ops/kernels/unit.h"
 
 namespace quern::kernels {
@@ -68,6 +69,7 @@ struct GemmKernel {
   void (*run)(const GemmTile&);
   void (*run_outer)(const GemmTile&) = nullptr;  // outer products; null: not offered
   bool takes_epilogues = false;                  // run() takes epilogue, tiles and jumps
+  void (*run_strip)(const GemmStrip&) = nullptr;  // null: not offered
   // What run() may hold in the thread from enter() to leave(), outside of memory: see KernelUse.
   // Null: nothing.
   void (*enter)() = nullptr;

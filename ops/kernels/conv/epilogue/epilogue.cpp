@@ -9,21 +9,22 @@
 
 namespace quern::kernels {
 
-template <class Acc>
-void PanelSums<Acc>::start_pivot(const SumTile& tile) {
+template <class Acc, int64_t kMost>
+void PanelSums<Acc, kMost>::start_pivot(const SumTile& tile, int64_t first) {
+  Acc* const to = pivot + first;
   for (int64_t i = 0; i < tile.m; ++i) {
     const Acc* row = static_cast<const Acc*>(tile.sums) + i * tile.stride;
-    for (int64_t j = 0; j < n_; ++j) pivot[j] += row[j];
+    for (int64_t j = 0; j < tile.n; ++j) to[j] += row[j];
   }
-  for (int64_t j = 0; j < n_; ++j) pivot[j] /= static_cast<Acc>(tile.m);
+  for (int64_t j = 0; j < tile.n; ++j) to[j] /= static_cast<Acc>(tile.m);
 }
 
-template <class Acc>
-void PanelSums<Acc>::flush() {
+template <class Acc, int64_t kMost>
+void PanelSums<Acc, kMost>::flush() {
   if (pending_ == 0) return;
   if (moments_) {
     // Moments about the pivot become those about the mean.
-    double mean[kMaxNr], m2[kMaxNr];
+    double mean[kMost], m2[kMost];
     const double n = static_cast<double>(pending_);
     for (int64_t j = 0; j < n_; ++j) {
       const double d = static_cast<double>(a[j]), d2 = static_cast<double>(b[j]);
@@ -163,6 +164,7 @@ void TileOutput<T>::merge(FunctionRef<int64_t(int64_t)> pixels) const {
 
 template class PanelSums<float>;
 template class PanelSums<double>;
+template class PanelSums<float, kStripColumns>;
 template class TileOutput<float>;
 template class TileOutput<bfloat16>;
 template class TileOutput<double>;

@@ -8,6 +8,7 @@
 #include "quern/ops/kernels/conv/strides.h"
 #include "quern/ops/kernels/gemm/gemm_kernel.h"
 #include "quern/ops/kernels/table.h"
+#include "quern/tensor/dtype.h"
 #include "quern/tensor/parallel.h"
 #include "quern/tensor/storage.h"
 
@@ -21,7 +22,7 @@ inline const TileKernel& select_tile_kernel(DType dtype) {
 
 /// What a tile kernel sums up over some tiles of a panel of output channels. f32 sums are at most
 /// kRows long, which bounds their error; then f64 takes them in.
-template <class Acc>
+template <class Acc, int64_t kMost = kMaxNr>
 class PanelSums {
  public:
   static constexpr int64_t kRows = 256;
@@ -32,11 +33,12 @@ class PanelSums {
     if (!first) return;
     std::fill_n(first, n, 0.0);
     std::fill_n(second, n, 0.0);
-    for (Acc* sums : {pivot, a, b}) std::fill_n(sums, kMaxNr, Acc{});
+    for (Acc* sums : {pivot, a, b}) std::fill_n(sums, n, Acc{});
   }
   /// Is a first tile to tell where the moments' pivot is?
   bool needs_pivot() const { return moments_ && rows_ + pending_ == 0; }
-  void start_pivot(const SumTile& tile);
+  /// The tile is of the channels from `first` on.
+  void start_pivot(const SumTile& tile, int64_t first = 0);
   /// Room for m more rows.
   void prepare(int64_t m) {
     if (pending_ + m > kRows) flush();
@@ -45,14 +47,17 @@ class PanelSums {
   void flush();
 
   // Uninitialised where there are no totals.
-  alignas(64) Acc pivot[kMaxNr];  // close to the mean
-  alignas(64) Acc a[kMaxNr], b[kMaxNr];
+  alignas(64) Acc pivot[kMost];  // close to the mean
+  alignas(64) Acc a[kMost], b[kMost];
 
  private:
   bool moments_;
   int64_t n_, pending_ = 0, rows_ = 0;
   double *first_, *second_;
 };
+
+/// Of all columns of a strip.
+using StripSums = PanelSums<float, kStripColumns>;
 
 /// The output of the engine: tiles go in, the output and its sums come out.
 template <class T>
@@ -72,7 +77,8 @@ class TileOutput {
   bool adds_in_place() const { return adds_in_place_; }
   /// Scratch that complete() takes: tiles that have channels innermost, which the output has not.
   int64_t scratch_items(int64_t mr) const { return strides_.c == 1 ? 0 : 3 * mr * gemm_.nr; }
-  PanelSums<Acc> sums(int64_t block, int64_t channel, int64_t n) const {
+  template <class Sums = PanelSums<Acc>>
+  Sums sums(int64_t block, int64_t channel, int64_t n) const {
     if (!has_sums()) return {epilogue_.kind, n, nullptr, nullptr};
     return {epilogue_.kind, n, total(block, 0) + channel, total(block, 1) + channel};
   }
@@ -106,6 +112,27 @@ class TileOutput {
     GemmTile tile{};
     tile.m = m, tile.n = n, tile.c = sums_of_tile, tile.ldc = ld;
     complete(tile, channel, offset, scratch, sums);
+  }
+  /// The epilogue of the channels from one on, which starts at the first output.
+  template <class Sums>
+  Epilogue from_channel(int64_t channel, Sums& sums) const {
+    const auto items = [&](const void* tensor) {
+      return tensor ? static_cast<const T*>(tensor) + channel * strides_.c : nullptr;
+    };
+    return {
+        .kind = epilogue_.kind,
+        .activation = epilogue_.activation,
+        .map = {.center = epilogue_.kind == Kind::moments ? sums.pivot
+                                                          : array(epilogue_.map.center, channel),
+                .scale = array(epilogue_.map.scale, channel),
+                .shift = array(epilogue_.map.shift, channel),
+                .activation = epilogue_.map.activation},
+        .residual = items(epilogue_.residual),
+        .x = items(epilogue_.x),
+        .first = sums.a,
+        .second = sums.b,
+        .out = output_ + channel * strides_.c,
+        .wide = dtype_of<T> != gemm_.a};
   }
   /// The channels' sums over all blocks, in their order; block i has pixels(i).
   void merge(FunctionRef<int64_t(int64_t)> pixels) const;

@@ -23,21 +23,25 @@ bool few_channels(const ConvProblem& p) {
 
 }  // namespace
 
-ConvProblem linearised(const ConvProblem& problem) {
+ConvProblem linearised(const ConvProblem& problem, bool by_pixel) {
   ConvProblem p = problem;
   const bool pointwise =
       p.kh == 1 && p.kw == 1 && p.stride_h == 1 && p.stride_w == 1 && p.pad_h == 0 && p.pad_w == 0;
   if (pointwise && p.format == MemoryFormat::channels_last) {
     p.ih = p.oh = p.n * p.ih;
     p.n = 1;
+    if (by_pixel && p.x_gap == 0 && p.y_gap == 0) {
+      p.ih = p.oh = p.ih * p.iw;
+      p.iw = p.ow = 1;
+    }
   }
   return p;
 }
 
 int64_t TapConv::k() const { return kw_in_k ? source_channels * (x.reach + 1) : source_channels; }
 
-TapConv forward_taps(const ConvProblem& problem) {
-  const ConvProblem p = linearised(problem);
+TapConv forward_taps(const ConvProblem& problem, bool by_pixel) {
+  const ConvProblem p = linearised(problem, by_pixel);
   const bool kw_in_k = few_channels(p);
   return {.y = forward_axis(p.ih, p.oh, p.kh, p.stride_h, p.pad_h, p.dilation_h),
           .x = kw_in_k ? plain_forward_axis(p.iw, p.ow, p.kw, p.stride_w, p.pad_w)
@@ -55,8 +59,8 @@ TapConv forward_taps(const ConvProblem& problem) {
           .output_gap = p.y_gap};
 }
 
-TapConv dgrad_taps(const ConvProblem& problem) {
-  const ConvProblem p = linearised(problem);
+TapConv dgrad_taps(const ConvProblem& problem, bool by_pixel) {
+  const ConvProblem p = linearised(problem, by_pixel);
   return {.y = dgrad_axis(p.ih, p.oh, p.kh, p.stride_h, p.pad_h, p.dilation_h),
           .x = dgrad_axis(p.iw, p.ow, p.kw, p.stride_w, p.pad_w, p.dilation_w),
           .images = p.n,
@@ -83,7 +87,8 @@ int64_t most_taps(const TapConv& conv) {
 /// since each further pass loads and stores all sums again. (A third of 1 MiB takes 3×3 of 512
 /// channels in bf16 in one pass.)
 int64_t pass_of_k(const TapPlan& b) {
-  const int64_t fit = cache::panel_of_taps() / (b.terms * b.max_taps * b.gemm->nr * b.item);
+  const int64_t room = b.strips ? cache::strip_panel() : cache::panel_of_taps();
+  const int64_t fit = room / (b.terms * b.max_taps * b.gemm->nr * b.item);
   const int64_t line = std::max<int64_t>(b.gemm->k_multiple, 64 / b.item);
   if (fit >= b.k) return b.k;
   return std::min(b.k, round_up(even_piece(b.k, std::max(fit, line)), line));
@@ -135,6 +140,17 @@ Run* pair_rows(const TapPlan& b, Run* begin, Run* end) {
   return to;
 }
 
+/// Are tiles of the batch-reduce GEMM to go by strips (strips.cpp)?
+bool takes_strips(const ConvChoice& choice) {
+  return choice.gemm->run_strip != nullptr && choice.problem.format == MemoryFormat::channels_last;
+}
+
+/// Does each neighbour of a source pixel stand for an output? Then tiles can run on over the end of
+/// a row where it lies.
+bool neighbours_are_outputs(const TapConv& conv) {
+  return most_taps(conv) == 1 && conv.x.stride() == 1 && conv.y.stride() == 1;
+}
+
 }  // namespace
 
 bool TapPlan::reads_in_place(int64_t gap) const {
@@ -148,12 +164,14 @@ bool TapPlan::reads_in_place(int64_t gap) const {
 int64_t TapPlan::wanted_gap() const {
   const ConvProblem& p = problem;
   const bool whole_tiles = p.iw % gemm->mr == 0 || 2 * p.iw == gemm->mr;
-  return p.pad_w > 0 && whole_tiles && reads_in_place(p.pad_w) ? p.pad_w : 0;
+  return !strips && p.pad_w > 0 && whole_tiles && reads_in_place(p.pad_w) ? p.pad_w : 0;
 }
 
 TapPlan::TapPlan(const ConvChoice& choice)
     : ConvPlan(choice),
-      conv(pass == ConvPass::dgrad ? dgrad_taps(problem) : forward_taps(problem)),
+      conv(pass == ConvPass::dgrad ? dgrad_taps(problem, takes_strips(choice))
+                                   : forward_taps(problem, takes_strips(choice))),
+      strips(takes_strips(choice)),
       item(itemsize(gemm->a)),
       terms(term_copies(bf16_terms)),
       source_total(conv.groups * conv.source_channels),
@@ -161,7 +179,8 @@ TapPlan::TapPlan(const ConvChoice& choice)
       source_strides(conv.format, source_total, conv.y.source, conv.x.source, conv.source_gap),
       out_strides(conv.format, output_total, conv.y.output, conv.x.output, conv.output_gap),
       k(padded_k(*gemm, conv.k())),
-      in_place(!problem.maps && reads_in_place(conv.source_gap)),
+      in_place(!problem.maps && reads_in_place(conv.source_gap) &&
+               (!strips || neighbours_are_outputs(conv))),
       pitch(in_place       ? source_total
             : conv.kw_in_k ? conv.source_channels
                            : without_collisions(*gemm, k)),
@@ -175,6 +194,11 @@ TapPlan::TapPlan(const ConvChoice& choice)
                              [&](int64_t rows) {
                                return terms * Scratch(conv.y, conv.x, rows).image() * pitch * item;
                              })) {
+  if (strips) cut_for_strips();
+  else cut_for_panels();
+}
+
+void TapPlan::cut_for_panels() {
   // Too few cells: first split the panels, then the block's images or rows.
   //
   // Cells that copy their source or sum up their outputs are not taken in pieces. Ranges of panels
@@ -192,6 +216,39 @@ TapPlan::TapPlan(const ConvChoice& choice)
   while (cells() < wanted && grid.block_rows > 2) grid.block_rows = ceil_div(grid.block_rows, 2);
   pieces = whole ? 1 : pieces_of_cell(*this);
   shared_items = items_to_share(*this);
+}
+
+/// Blocks of pixels, of which a cell has one and all panels, while all of B fits in L2 beside them;
+/// else ranges of panels that do.
+void TapPlan::cut_for_strips() {
+  const int64_t mr = gemm->mr;
+  const int64_t pixels = conv.images * conv.y.longest_phase() * conv.x.longest_phase();
+  const int64_t wanted = wanted_cells(pixels * k * max_taps * output_total);
+  const int64_t b = panel_items() * panels * item;
+  parts = std::clamp<int64_t>(ceil_div(b, cache::strip_weights()),
+                              ceil_div(panels * gemm->nr, kStripColumns), panels);
+  const int64_t row_pixels = conv.x.longest_phase();
+  int64_t blocks = ceil_div(wanted, parts);
+  if (parts == 1) blocks = std::clamp<int64_t>(pixels / (8 * mr), wanted, 64);
+  if (conv.images >= blocks)
+    grid.block_images = ceil_div(conv.images, blocks), grid.block_rows = grid.rows;
+  else {
+    grid.block_images = 1;
+    grid.block_rows = ceil_div(conv.y.longest_phase(), ceil_div(blocks, conv.images));
+  }
+  if (row_pixels == 1) grid.block_rows = std::min(grid.rows, round_up(grid.block_rows, mr));
+  pieces = 1;
+  shared_items = 0;
+  const int64_t tile_bytes = mr * k * item * terms;
+  strip_tiles = max_taps == 1 && k_block == k
+                    ? std::clamp<int64_t>(cache::strip_source() / tile_bytes, 1, 8)
+                    : 8;
+  copied_rows = grid.block_rows;
+  if (max_taps == 1 && parts == 1) {
+    const int64_t row_bytes = conv.x.longest_phase() * k * item * terms;
+    copied_rows =
+        std::clamp<int64_t>(strip_tiles * mr * k * item * terms / row_bytes, 1, grid.block_rows);
+  }
 }
 
 int64_t TapPlan::term_items(const Block& block) const {
@@ -229,13 +286,17 @@ std::span<const PhaseWork> TapPlan::work_of(const Block& block, PhaseWork* work,
     for (int64_t ix = 0; ix < x.phases(); ++ix) {
       const Phase py = y.phase(iy), px = x.phase(ix);
       Run* const begin = end;
+      // A row a pixel: all of them are one run.
+      const bool joined = x.output == 1 && py.taps == 1 && y.reads_no_padding() &&
+                          a_row == a_pixel && out_strides.y * y.output_step == output_pixel;
       for (int64_t n = 0; n < block.images; ++n) {
-        for (int64_t i = 0; i < std::min(block.rows, py.count - block.row); ++i) {
+        const int64_t rows = std::min(block.rows, py.count - block.row);
+        for (int64_t i = 0; i < rows; i += joined ? rows : 1) {
           const int64_t oy = py.start + (block.row + i) * y.output_step;
           const Run run{.a = n * a_image + i * a_row,
                         .output = (block.image + n) * out_strides.n + oy * out_strides.y +
                                   px.start * out_strides.x,
-                        .length = px.count,
+                        .length = joined ? rows : px.count,
                         .rows = y.live_taps(py, block.row + i)};
           // Rows that follow each other without a gap, in A and in the output, are one run.
           Run* last = end == begin ? nullptr : end - 1;

@@ -18,6 +18,7 @@
 
 #include "quern/ops/kernels/conv/epilogue/epilogue.h"
 #include "quern/ops/kernels/conv/prefetch.h"
+#include "quern/ops/kernels/conv/taps/strips.h"
 #include "quern/ops/kernels/conv/taps/taps.h"
 #include "quern/ops/kernels/gemm/micro_kernel.h"
 #include "quern/tensor/dtype.h"
@@ -70,7 +71,6 @@ class TapEngine {
   }
   /// Does each thread copy what its cells read?
   bool copies() const { return !plan_.in_place && plan_.shared_items == 0; }
-  void copy_source(const Block& block, int64_t group, Extent channels, Operand* to) const;
   void copy_shared() const;
   void copy_once(int64_t block, int64_t group) const;
   /// Some panels of a block, or of some of its rows.
@@ -125,34 +125,13 @@ TapEngine<T, Operand>::TapEngine(const TapPlan& plan, const T* source, const Ope
       tap_a_(plan_.max_taps * term_products(plan_.bf16_terms)),
       tap_b_(plan_.max_taps * term_products(plan_.bf16_terms)) {}
 
-/// Some channels of a group.
-template <class T, class Operand>
-void TapEngine<T, Operand>::copy_source(const Block& block, int64_t group, Extent channels,
-                                        Operand* to) const {
-  const int64_t items = plan_.term_items(block), whole = plan_.k == conv_.k() ? items - plan_.k : 0;
-  // Channels up to k, and what follows the last position, stay zero.
-  for (int64_t term = 0; channels.begin == 0 && term < plan_.terms; ++term)
-    std::fill(to + term * items + whole, to + (term + 1) * items, Operand{});
-  const int64_t first = group * conv_.source_channels + channels.begin;
-  copy_block({.item = sizeof(T),
-              .strides = plan_.source_strides,
-              .channels = channels.size,
-              .position_stride = plan_.pitch,
-              .channel_stride = 1,
-              .map = from_channel<Acc>(map_, first),
-              .bf16_terms = plan_.bf16_terms,
-              .term_stride = items},
-             conv_.y, conv_.x, block, source_ + first * plan_.source_strides.c,
-             to + channels.begin);
-}
-
 template <class T, class Operand>
 void TapEngine<T, Operand>::copy_shared() const {
   // Channels that pad k are zeroed together with the others.
   const int64_t slices = plan_.k == conv_.k() ? ceil_div(conv_.source_channels, 64) : 1;
   parallel_for(plan_.grid.count() * conv_.groups * slices, [&](int64_t i) {
     const int64_t scratch = i / slices;
-    copy_source(plan_.grid[scratch / conv_.groups], scratch % conv_.groups,
+    copy_source(plan_, source_, map_, plan_.grid[scratch / conv_.groups], scratch % conv_.groups,
                 piece(conv_.source_channels, slices, i % slices),
                 shared_.as<Operand>() + scratch * plan_.shared_items);
   });
@@ -165,7 +144,8 @@ void TapEngine<T, Operand>::copy_once(int64_t block, int64_t group) const {
   int64_t& held = held_[static_cast<size_t>(thread_index())];
   const int64_t wanted = block * conv_.groups + group;
   if (held == wanted) return;
-  copy_source(plan_.grid[block], group, {0, conv_.source_channels}, scratch_.get());
+  copy_source(plan_, source_, map_, plan_.grid[block], group, {0, conv_.source_channels},
+              scratch_.get());
   held = wanted;
 }
 
@@ -327,6 +307,7 @@ void TapEngine<T, Operand>::run_panel(const Block& block, const PhaseWork& work,
 
 void TapPlan::compute(const void* source, const void* packed, void* output,
                       const Epilogue& epilogue, const ChannelMap& map) const {
+  if (strips) return run_strips(*this, {source, packed, output, map}, epilogue);
   visit_items(*this, [&]<class T, class Operand>(std::type_identity<T>,
                                                  std::type_identity<Operand>) {
     TapEngine<T, Operand>(*this, static_cast<const T*>(source), static_cast<const Operand*>(packed),

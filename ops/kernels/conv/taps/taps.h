@@ -1,11 +1,13 @@
 // Forward and dgrad as sums over taps: the convolution as such, the plan, which conv_brgemm.cpp
 // makes, the packed weight (weight.cpp), the engine that runs it (engine.cpp).
 #pragma once
+#include <algorithm>
 #include <span>
 
 #include "quern/ops/kernels/conv/axis.h"
 #include "quern/ops/kernels/conv/blocks.h"
 #include "quern/ops/kernels/conv/conv.h"
+#include "quern/tensor/storage.h"
 
 namespace quern::kernels {
 
@@ -29,9 +31,10 @@ struct TapConv {
 };
 /// Pixels are independent of where an image ends if the kernel is 1×1, unstrided and unpadded and
 /// channels are innermost: the problem as one image of all rows.
-ConvProblem linearised(const ConvProblem& problem);
-TapConv forward_taps(const ConvProblem& problem);
-TapConv dgrad_taps(const ConvProblem& problem);
+/// If `by_pixel`, and rows follow each other without gaps, a row is a pixel.
+ConvProblem linearised(const ConvProblem& problem, bool by_pixel = false);
+TapConv forward_taps(const ConvProblem& problem, bool by_pixel = false);
+TapConv dgrad_taps(const ConvProblem& problem, bool by_pixel = false);
 
 /// Output pixels that tiles run along: equally spaced in A and in the output, and reached by the
 /// same rows of taps.
@@ -61,6 +64,7 @@ class TapPlan final : public ConvPlan {
   int64_t wanted_gap() const override;
 
   const TapConv conv;
+  const bool strips;                   // runs by strips (strips.cpp), else by panels (engine.cpp)
   int64_t item;                        // bytes of an operand's
   int64_t terms;                       // copies of an operand
   int64_t source_total, output_total;  // channels of all groups
@@ -77,6 +81,8 @@ class TapPlan final : public ConvPlan {
   int64_t parts;         // of the panels; cells are these times the grid's blocks
   int64_t pieces;        // of a cell's rows, which may be computed apart
   int64_t shared_items;  // of a block and group, if several cells read the same scratch
+  int64_t strip_tiles = 0;
+  int64_t copied_rows = 0;  // of a block, at a time, for strips
 
   int64_t cells() const { return grid.count() * parts; }
   /// Of a term of scratch.
@@ -100,6 +106,31 @@ class TapPlan final : public ConvPlan {
                const ChannelMap& map) const override;
   /// Can tiles read A where the source lies, if so many pixels of zeros follow each of its rows?
   bool reads_in_place(int64_t gap) const;
+  void cut_for_panels();
+  void cut_for_strips();
 };
+
+/// Some channels of a group's source in a block, to its scratch (terms term_items() apart, which is
+/// that of the block), mapped and rounded if need be, zeros where there is padding. What k has more
+/// than there are channels, and what follows the last position, is zeroed with the first channel.
+template <class T, class Operand>
+void copy_source(const TapPlan& plan, const T* source, const ChannelMap& map, const Block& block,
+                 int64_t group, Extent channels, Operand* to) {
+  const int64_t items = plan.term_items(block);
+  const int64_t whole = plan.k == plan.conv.k() ? items - plan.k : 0;
+  for (int64_t term = 0; channels.begin == 0 && term < plan.terms; ++term)
+    std::fill(to + term * items + whole, to + (term + 1) * items, Operand{});
+  const int64_t first = group * plan.conv.source_channels + channels.begin;
+  copy_block({.item = sizeof(T),
+              .strides = plan.source_strides,
+              .channels = channels.size,
+              .position_stride = plan.pitch,
+              .channel_stride = 1,
+              .map = from_channel<Accumulator<T>>(map, first),
+              .bf16_terms = plan.bf16_terms,
+              .term_stride = items},
+             plan.conv.y, plan.conv.x, block, source + first * plan.source_strides.c,
+             to + channels.begin);
+}
 
 }  // namespace quern::kernels

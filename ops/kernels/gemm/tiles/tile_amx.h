@@ -31,12 +31,19 @@ class AmxGemm {
   static constexpr int kMr = 32, kNr = 32, kKr = 2, kKMultiple = 32;
 
   static void run(const GemmTile& tile) {
-    const bool alone = !held.between_calls;
+    const Use use;
     configure(tile.m);
     if (tile.m > 16) tile.n > 16 ? multiply<2, 2>(tile) : multiply<2, 1>(tile);
     else tile.n > 16 ? multiply<1, 2>(tile) : multiply<1, 1>(tile);
-    if (alone) leave();
   }
+
+  /// A call, which leaves nothing behind unless it is between enter() and leave().
+  struct Use {
+    const bool alone = !held.between_calls;
+    ~Use() {
+      if (alone) leave();
+    }
+  };
 
   /// From here to leave() the configuration stays with the thread from call to call, since loading
   /// one costs as much as several multiplications. Other code of this thread may use tiles before
@@ -45,6 +52,21 @@ class AmxGemm {
   static void leave() {
     if (held.rows > 0) Tiles::release();
     held = {};
+  }
+
+  /// Rows of A and C as m says, so that missing ones are neither read nor written.
+  static void configure(int64_t m) {
+    if (held.rows == m) return;
+    TileConfig config;
+    for (int t = 0; t < 8; ++t) {
+      const int block = t < 4 ? t / 2 : t - 4;
+      const int64_t rows = t >= 6 ? kHalf : half(m, block);
+      if (rows <= 0) continue;
+      config.rows[t] = static_cast<uint8_t>(rows);
+      config.row_bytes[t] = 64;
+    }
+    Tiles::configure(config);
+    held.rows = m;
   }
 
  private:
@@ -61,21 +83,6 @@ class AmxGemm {
     int64_t rows = 0;  // of A and C; 0: nothing
   };
   static inline thread_local Held held{};
-
-  /// Rows of A and C as m says, so that missing ones are neither read nor written.
-  static void configure(int64_t m) {
-    if (held.rows == m) return;
-    TileConfig config;
-    for (int t = 0; t < 8; ++t) {
-      const int block = t < 4 ? t / 2 : t - 4;
-      const int64_t rows = t >= 6 ? kHalf : half(m, block);
-      if (rows <= 0) continue;
-      config.rows[t] = static_cast<uint8_t>(rows);
-      config.row_bytes[t] = 64;
-    }
-    Tiles::configure(config);
-    held.rows = m;
-  }
 
   template <int kRowTiles, int kColumnTiles>
   static void multiply(const GemmTile& tile) {

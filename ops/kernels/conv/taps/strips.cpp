@@ -1,0 +1,298 @@
+// Forward and dgrad by strips (gemm/strip.h), for micro-kernels so fast that what they read and
+// write is what counts.
+//
+//   for each cell (block of images and rows, range of panels), in parallel
+//     for each group, for some rows of the block
+//       copy their source to scratch, unless it is read where it lies
+//       for each phase of y, of x
+//         for each strip, some tiles of neighbouring positions
+//           1×1: C[strip × all panels] = A[strip × k] · B[k × all panels]      A stays in L1
+//           more taps: for each panel, for each block of source channels
+//             C[strip × nr] += Σ taps A[strip × channels] · B[channels × nr]   B stays in L1
+//
+// Positions of A are neighbours over the end of a row and of an image: padding between them is
+// computed like a pixel, and left out when tiles are completed.
+#include <algorithm>
+#include <span>
+#include <vector>
+
+#include "quern/ops/kernels/blocking.h"
+#include "quern/ops/kernels/conv/epilogue/epilogue.h"
+#include "quern/ops/kernels/conv/taps/strips.h"
+#include "quern/ops/kernels/gemm/micro_kernel.h"
+#include "quern/tensor/parallel.h"
+#include "quern/tensor/per_thread.h"
+
+namespace quern::kernels {
+namespace {
+
+/// Cuts runs of outputs into tiles.
+class TileCutter {
+ public:
+  explicit TileCutter(const TapPlan& plan) : plan_(plan) {
+    for (int32_t row = 0; row < plan.gemm->mr; ++row)
+      straight_.push_back({row, static_cast<int32_t>(row * plan.output_pixel)});
+  }
+  /// Valid until the next call.
+  std::span<const StripTile> cut(std::span<const Run> runs) {
+    const int64_t mr = plan_.gemm->mr;
+    tiles_.clear(), rows_.clear();
+    // No reallocation: tiles point into it.
+    int64_t outputs = 0;
+    for (const Run& run : runs) outputs += run.length;
+    rows_.reserve(static_cast<size_t>(outputs));
+    int64_t done = 0;  // outputs of the first run that have a tile
+    for (size_t i = 0; i < runs.size();) {
+      const Run& run = runs[i];
+      StripTile tile{.a = run.a + done * plan_.a_pixel,
+                     .out = run.output + done * plan_.output_pixel,
+                     .m = std::min(mr, run.length - done),
+                     .rows = straight_.data(),
+                     .outputs = std::min(mr, run.length - done)};
+      done += tile.m;
+      if (done == run.length) {
+        ++i, done = 0;
+        if (tile.m < mr) join(runs, i, done, tile);
+      }
+      tiles_.push_back(tile);
+    }
+    return tiles_;
+  }
+
+ private:
+  /// Takes in what the next runs have in the tile's reach.
+  void join(std::span<const Run> runs, size_t& i, int64_t& done, StripTile& tile) {
+    const int64_t mr = plan_.gemm->mr;
+    const auto row_of = [&](const Run& run) {  // or none in reach
+      const int64_t distance = run.a - tile.a;
+      return distance > 0 && distance % plan_.a_pixel == 0 ? distance / plan_.a_pixel : mr;
+    };
+    if (i == runs.size() || row_of(runs[i]) >= mr) return;
+    const size_t first = rows_.size();
+    rows_.insert(rows_.end(), straight_.begin(), straight_.begin() + tile.outputs);
+    while (i < runs.size() && row_of(runs[i]) < mr) {
+      const Run& run = runs[i];
+      const int64_t row = row_of(run), length = std::min(run.length, mr - row);
+      const int64_t to = run.output - tile.out;
+      for (int64_t j = 0; j < length; ++j)
+        rows_.push_back(
+            {static_cast<int32_t>(row + j), static_cast<int32_t>(to + j * plan_.output_pixel)});
+      tile.m = row + length;
+      if (length < run.length) {
+        done = length;
+        break;
+      }
+      ++i;
+    }
+    tile.rows = rows_.data() + first;
+    tile.outputs = static_cast<int64_t>(rows_.size() - first);
+  }
+
+  const TapPlan& plan_;
+  std::vector<StripRow> straight_, rows_;
+  std::vector<StripTile> tiles_;
+};
+
+/// T is what source and output hold; operands are bf16.
+template <class T>
+class StripEngine {
+ public:
+  StripEngine(const TapPlan& plan, const StripOperands& operands, const Epilogue& epilogue)
+      : plan_(plan),
+        conv_(plan.conv),
+        gemm_(*plan.gemm),
+        source_(static_cast<const T*>(operands.source)),
+        packed_(static_cast<const bfloat16*>(operands.packed)),
+        map_(operands.map),
+        output_(epilogue, gemm_, plan.out_strides, plan.output_pixel, plan.output_total,
+                plan.grid.count(), static_cast<T*>(operands.output)),
+        scratch_(plan.in_place ? 0 : plan.scratch_items(copied(plan.grid[0], 0))),
+        sums_(sums_items()),
+        work_(plan.phases()),
+        runs_(plan.max_runs()) {}
+
+  void run() {
+    parallel_for(plan_.cells(), [&](int64_t cell) {
+      const KernelUse use(gemm_);
+      run_cell(cell / plan_.parts, cell % plan_.parts);
+    });
+    output_.merge([&](int64_t block) { return plan_.pixels_of(plan_.grid[block]); });
+  }
+
+ private:
+  /// Some panels of a group.
+  struct Panels {
+    int64_t first, n;  // channels of the output
+    int64_t count;
+    const bfloat16* b;
+  };
+  struct Taps {
+    std::vector<int64_t> a;
+    std::vector<const void*> at, b;
+  };
+
+  /// What is copied at once, from a row of the block on.
+  Block copied(const Block& block, int64_t row) const {
+    if (plan_.copied_rows >= block.rows) return block;
+    return {block.image, block.images, block.row + row,
+            std::min(plan_.copied_rows, block.rows - row)};
+  }
+  int64_t sums_items() const {
+    const int64_t most = ceil_div(plan_.panels, plan_.parts);
+    return std::max(most, plan_.strip_tiles) * gemm_.mr * gemm_.nr;
+  }
+  void run_cell(int64_t block_index, int64_t part) const;
+  void run_strip(std::span<const StripTile> tiles, const Panels& panels, Taps& taps,
+                 const bfloat16* a, Epilogue& epilogue, StripSums& sums) const;
+  Taps taps_of(const Block& block, const PhaseWork& phase, const bfloat16* b) const;
+  void start_pivot(GemmStrip strip, StripSums& sums) const;
+
+  const TapPlan& plan_;
+  const TapConv& conv_;
+  const GemmKernel& gemm_;
+  const T* source_;
+  const bfloat16* packed_;
+  const ChannelMap map_;
+  TileOutput<T> output_;
+  PerThread<bfloat16> scratch_;
+  PerThread<float> sums_;
+  PerThread<PhaseWork> work_;
+  PerThread<Run> runs_;
+};
+
+template <class T>
+void StripEngine<T>::run_cell(int64_t block_index, int64_t part) const {
+  const Block block = plan_.grid[block_index];
+  TileCutter cutter(plan_);
+  const Extent range = piece(plan_.panels, plan_.parts, part);
+  for (int64_t group = 0; group < conv_.groups; ++group) {
+    const int64_t first = range.begin * gemm_.nr;
+    const Panels panels{.first = group * conv_.output_channels + first,
+                        .n = std::min(range.size * gemm_.nr, conv_.output_channels - first),
+                        .count = range.size,
+                        .b = packed_ + (group * plan_.panels + range.begin) * plan_.panel_items()};
+    StripSums sums = output_.template sums<StripSums>(block_index, panels.first, panels.n);
+    Epilogue epilogue = output_.from_channel(panels.first, sums);
+    for (int64_t row = 0; row < block.rows; row += plan_.copied_rows) {
+      const Block some = copied(block, row);
+      const bfloat16* a = scratch_.get();
+      if constexpr (std::is_same_v<T, bfloat16>)
+        if (plan_.in_place)
+          a = source_ + group * conv_.source_channels + some.image * plan_.source_strides.n +
+              some.row * conv_.y.stride() * plan_.source_strides.y;
+      if (!plan_.in_place)
+        copy_source(plan_, source_, map_, some, group, {0, conv_.source_channels}, scratch_.get());
+      for (const PhaseWork& phase : plan_.work_of(some, work_.get(), runs_.get())) {
+        Taps taps = taps_of(some, phase, panels.b);
+        if (taps.a.empty() && output_.adds_in_place()) continue;  // adds nothing
+        const std::span<const StripTile> tiles = cutter.cut(phase.runs);
+        const auto at_once = static_cast<size_t>(plan_.strip_tiles);
+        for (size_t i = 0; i < tiles.size(); i += at_once)
+          run_strip(tiles.subspan(i, std::min(at_once, tiles.size() - i)), panels, taps, a,
+                    epilogue, sums);
+      }
+    }
+    sums.flush();
+  }
+}
+
+template <class T>
+typename StripEngine<T>::Taps StripEngine<T>::taps_of(const Block& block, const PhaseWork& phase,
+                                                      const bfloat16* b) const {
+  Taps taps;
+  const int64_t a_term = plan_.term_items(block), b_term = plan_.panel_items() / plan_.terms;
+  const int64_t columns = conv_.kw_in_k ? std::min<int64_t>(1, phase.x.taps) : phase.x.taps;
+  for (int64_t row = 0; row < phase.y.taps; ++row)
+    for (int64_t column = 0; column < columns; ++column)
+      for (int64_t t = 0; t < term_products(plan_.bf16_terms); ++t) {
+        const Tap y = conv_.y.tap(phase.y, row), x = conv_.x.tap(phase.x, column);
+        const TermProduct& term = kTermProducts[t];
+        taps.a.push_back(plan_.tap_items(block, y, x) + term.a * a_term);
+        taps.b.push_back(b + (y.kernel * conv_.kernel_columns + x.kernel) * plan_.k * gemm_.nr +
+                         term.b * b_term);
+      }
+  taps.at.resize(taps.a.size());
+  return taps;
+}
+
+/// Sums of a first tile tell where the moments' pivot is.
+template <class T>
+void StripEngine<T>::start_pivot(GemmStrip strip, StripSums& sums) const {
+  strip.tiles = 1, strip.last = false;
+  gemm_.run_strip(strip);
+  // Its first outputs are its first rows.
+  const StripTile& tile = *strip.tile;
+  int64_t m = 1;
+  while (m < tile.outputs && tile.rows[m].row == m) ++m;
+  for (int64_t p = 0; p < strip.panels; ++p)
+    sums.start_pivot({.sums = strip.sums + p * gemm_.mr * gemm_.nr,
+                      .stride = gemm_.nr,
+                      .m = m,
+                      .n = std::min<int64_t>(gemm_.nr, strip.n - p * gemm_.nr)},
+                     p * gemm_.nr);
+}
+
+template <class T>
+void StripEngine<T>::run_strip(std::span<const StripTile> tiles, const Panels& panels, Taps& taps,
+                               const bfloat16* a, Epilogue& epilogue, StripSums& sums) const {
+  for (size_t t = 0; t < taps.a.size(); ++t) taps.at[t] = a + taps.a[t];
+  int64_t outputs = 0;
+  for (const StripTile& tile : tiles) outputs += tile.outputs;
+  GemmStrip strip{.tile = tiles.data(),
+                  .tiles = static_cast<int64_t>(tiles.size()),
+                  .panels = panels.count,
+                  .n = panels.n,
+                  .k = plan_.k,
+                  .batch = static_cast<int64_t>(taps.a.size()),
+                  .a = taps.at.data(),
+                  .lda = plan_.a_pixel,
+                  .b = taps.b.data(),
+                  .b_panel = plan_.panel_items(),
+                  .sums = sums_.get(),
+                  .epilogue = &epilogue};
+  if (sums.needs_pivot()) start_pivot(strip, sums);
+  if (epilogue.kind == Epilogue::Kind::moments || epilogue.kind == Epilogue::Kind::gradient)
+    sums.prepare(outputs);
+  if (plan_.k_block == plan_.k) return gemm_.run_strip(strip);
+  strip.panels = 1;
+  for (int64_t p = 0; p < panels.count; ++p) {
+    Epilogue of_panel = epilogue;
+    const int64_t column = p * gemm_.nr;
+    const auto floats = [&](const void* array) {
+      return array ? static_cast<const float*>(array) + column : nullptr;
+    };
+    const auto items = [&](const void* tensor) {
+      return tensor ? static_cast<const T*>(tensor) + column : nullptr;
+    };
+    of_panel.map = {.center = floats(epilogue.map.center),
+                    .scale = floats(epilogue.map.scale),
+                    .shift = floats(epilogue.map.shift),
+                    .activation = epilogue.map.activation};
+    of_panel.first = const_cast<float*>(floats(epilogue.first));
+    of_panel.second = const_cast<float*>(floats(epilogue.second));
+    of_panel.residual = items(epilogue.residual), of_panel.x = items(epilogue.x);
+    of_panel.out = const_cast<T*>(items(epilogue.out));
+    strip.epilogue = &of_panel;
+    strip.n = std::min<int64_t>(gemm_.nr, panels.n - column);
+    for (int64_t k0 = 0; k0 < plan_.k; k0 += plan_.k_block) {
+      strip.k = std::min(plan_.k_block, plan_.k - k0);
+      strip.first = k0 == 0, strip.last = k0 + plan_.k_block >= plan_.k;
+      std::vector<const void*> at(taps.at), b(taps.b);
+      for (size_t t = 0; t < at.size(); ++t) {
+        at[t] = static_cast<const bfloat16*>(at[t]) + k0;
+        b[t] = static_cast<const bfloat16*>(b[t]) + p * plan_.panel_items() + k0 * gemm_.nr;
+      }
+      strip.a = at.data(), strip.b = b.data();
+      gemm_.run_strip(strip);
+    }
+  }
+}
+
+}  // namespace
+
+void run_strips(const TapPlan& plan, const StripOperands& operands, const Epilogue& epilogue) {
+  if (plan.bf16_terms != 0) StripEngine<float>(plan, operands, epilogue).run();
+  else StripEngine<bfloat16>(plan, operands, epilogue).run();
+}
+
+}  // namespace quern::kernels
