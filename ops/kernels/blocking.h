@@ -42,11 +42,9 @@ inline int64_t shared_sources() { return 2 * l2(); }
 // of both is to stay in L1.
 
 /// Rows of A, over which all panels pass.
-inline int64_t strip_source() { return 16 << 10; }
-/// B of all taps for a panel in a pass over k, which all tiles of a strip read.
-inline int64_t strip_panel() { return 36 << 10; }
+inline constexpr int64_t kStripSource = 16 << 10;
 /// B of a cell, which each of its strips reads.
-inline int64_t strip_weights() { return l2() / 4; }
+inline int64_t strip_weights() { return l2() / 2; }
 
 // --- The gradient of the weight (conv/wgrad) -----------------------------------------------------
 

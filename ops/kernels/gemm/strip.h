@@ -42,15 +42,14 @@ struct GemmStrip {
   int64_t batch;  // number of products; may be 0
   const void* const* a;
   int64_t lda;
-  const void* const* b;  // batch pointers to packed panels
-  int64_t b_panel;       // elements from a panel to the next
-  /// f32 [panel][tile][mr][nr]: what is added to, unless first; the result, unless last.
-  float* sums = nullptr;
-  bool first = true, last = true;
+  const void* const* b;      // batch pointers to packed panels
+  int64_t b_panel;           // elements from a panel to the next
   const Epilogue* epilogue;  // of the first panel
-  /// Two cache lines to prefetch at each step of k_multiple, then those prefetch_step bytes on.
+  /// Not null: sums are put here, [panel][tile][mr][nr], and not completed.
+  float* sums = nullptr;
+  /// What is read after it, to be prefetched to L2 a little at a time.
   const void* prefetch = nullptr;
-  int64_t prefetch_step = 0;
+  int64_t prefetch_bytes = 0;
 };
 
 /// A tile of complete sums, [mr][nr].

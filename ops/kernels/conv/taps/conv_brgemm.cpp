@@ -87,8 +87,8 @@ int64_t most_taps(const TapConv& conv) {
 /// since each further pass loads and stores all sums again. (A third of 1 MiB takes 3×3 of 512
 /// channels in bf16 in one pass.)
 int64_t pass_of_k(const TapPlan& b) {
-  const int64_t room = b.strips ? cache::strip_panel() : cache::panel_of_taps();
-  const int64_t fit = room / (b.terms * b.max_taps * b.gemm->nr * b.item);
+  if (b.strips) return b.k;
+  const int64_t fit = cache::panel_of_taps() / (b.terms * b.max_taps * b.gemm->nr * b.item);
   const int64_t line = std::max<int64_t>(b.gemm->k_multiple, 64 / b.item);
   if (fit >= b.k) return b.k;
   return std::min(b.k, round_up(even_piece(b.k, std::max(fit, line)), line));
@@ -240,9 +240,7 @@ void TapPlan::cut_for_strips() {
   pieces = 1;
   shared_items = 0;
   const int64_t tile_bytes = mr * k * item * terms;
-  strip_tiles = max_taps == 1 && k_block == k
-                    ? std::clamp<int64_t>(cache::strip_source() / tile_bytes, 1, 8)
-                    : 8;
+  strip_tiles = max_taps == 1 ? std::clamp<int64_t>(cache::kStripSource / tile_bytes, 1, 8) : 8;
   copied_rows = grid.block_rows;
   if (max_taps == 1 && parts == 1) {
     const int64_t row_bytes = conv.x.longest_phase() * k * item * terms;

@@ -107,7 +107,7 @@ class StripEngine {
         output_(epilogue, gemm_, plan.out_strides, plan.output_pixel, plan.output_total,
                 plan.grid.count(), static_cast<T*>(operands.output)),
         scratch_(plan.in_place ? 0 : plan.scratch_items(copied(plan.grid[0], 0))),
-        sums_(sums_items()),
+        pivot_(ceil_div(plan.panels, plan.parts) * gemm_.mr * gemm_.nr),
         work_(plan.phases()),
         runs_(plan.max_runs()) {}
 
@@ -126,6 +126,17 @@ class StripEngine {
     int64_t count;
     const bfloat16* b;
   };
+  /// What is to be prefetched, so many bytes a call.
+  struct Ahead {
+    const std::byte* at = nullptr;
+    int64_t bytes = 0, a_call = 0;
+
+    void share(int64_t calls) { a_call = round_up(ceil_div(bytes, calls), 64); }
+    void take(GemmStrip& strip) {
+      strip.prefetch = at, strip.prefetch_bytes = std::min(a_call, bytes);
+      at += strip.prefetch_bytes, bytes -= strip.prefetch_bytes;
+    }
+  };
   struct Taps {
     std::vector<int64_t> a;
     std::vector<const void*> at, b;
@@ -137,13 +148,11 @@ class StripEngine {
     return {block.image, block.images, block.row + row,
             std::min(plan_.copied_rows, block.rows - row)};
   }
-  int64_t sums_items() const {
-    const int64_t most = ceil_div(plan_.panels, plan_.parts);
-    return std::max(most, plan_.strip_tiles) * gemm_.mr * gemm_.nr;
-  }
   void run_cell(int64_t block_index, int64_t part) const;
   void run_strip(std::span<const StripTile> tiles, const Panels& panels, Taps& taps,
-                 const bfloat16* a, Epilogue& epilogue, StripSums& sums) const;
+                 const bfloat16* a, Epilogue& epilogue, StripSums& sums, Ahead& ahead) const;
+  /// What a block reads of the source.
+  Ahead source_of(const Block& block) const;
   Taps taps_of(const Block& block, const PhaseWork& phase, const bfloat16* b) const;
   void start_pivot(GemmStrip strip, StripSums& sums) const;
 
@@ -155,7 +164,7 @@ class StripEngine {
   const ChannelMap map_;
   TileOutput<T> output_;
   PerThread<bfloat16> scratch_;
-  PerThread<float> sums_;
+  PerThread<float> pivot_;  // sums of a first tile
   PerThread<PhaseWork> work_;
   PerThread<Run> runs_;
 };
@@ -175,6 +184,11 @@ void StripEngine<T>::run_cell(int64_t block_index, int64_t part) const {
     Epilogue epilogue = output_.from_channel(panels.first, sums);
     for (int64_t row = 0; row < block.rows; row += plan_.copied_rows) {
       const Block some = copied(block, row);
+      Ahead ahead;
+      if (row + plan_.copied_rows < block.rows)
+        ahead = source_of(copied(block, row + plan_.copied_rows));
+      else if (part + 1 == plan_.parts && block_index + 1 < plan_.grid.count())
+        ahead = source_of(copied(plan_.grid[block_index + 1], 0));
       const bfloat16* a = scratch_.get();
       if constexpr (std::is_same_v<T, bfloat16>)
         if (plan_.in_place)
@@ -184,12 +198,14 @@ void StripEngine<T>::run_cell(int64_t block_index, int64_t part) const {
         copy_source(plan_, source_, map_, some, group, {0, conv_.source_channels}, scratch_.get());
       for (const PhaseWork& phase : plan_.work_of(some, work_.get(), runs_.get())) {
         Taps taps = taps_of(some, phase, panels.b);
-        if (taps.a.empty() && output_.adds_in_place()) continue;  // adds nothing
         const std::span<const StripTile> tiles = cutter.cut(phase.runs);
+        const bool adds_nothing = taps.a.empty() && output_.adds_in_place();
+        if (tiles.empty() || adds_nothing) continue;
         const auto at_once = static_cast<size_t>(plan_.strip_tiles);
+        ahead.share(ceil_div(static_cast<int64_t>(tiles.size()), plan_.strip_tiles));
         for (size_t i = 0; i < tiles.size(); i += at_once)
           run_strip(tiles.subspan(i, std::min(at_once, tiles.size() - i)), panels, taps, a,
-                    epilogue, sums);
+                    epilogue, sums, ahead);
       }
     }
     sums.flush();
@@ -215,10 +231,24 @@ typename StripEngine<T>::Taps StripEngine<T>::taps_of(const Block& block, const 
   return taps;
 }
 
+template <class T>
+typename StripEngine<T>::Ahead StripEngine<T>::source_of(const Block& block) const {
+  if (conv_.groups != 1 || conv_.y.planes != conv_.y.step) return {};
+  const ImageStrides& strides = plan_.source_strides;
+  const int64_t begin = std::max<int64_t>(0, conv_.y.source_at(0, block.row, 0));
+  const int64_t end =
+      std::min(conv_.y.source, conv_.y.source_at(0, block.row + block.rows, conv_.y.reach));
+  if (begin >= end) return {};
+  const int64_t items = (block.images - 1) * strides.n + (end - begin) * strides.y;
+  return {.at = reinterpret_cast<const std::byte*>(source_ + block.image * strides.n +
+                                                   begin * strides.y),
+          .bytes = items * static_cast<int64_t>(sizeof(T))};
+}
+
 /// Sums of a first tile tell where the moments' pivot is.
 template <class T>
 void StripEngine<T>::start_pivot(GemmStrip strip, StripSums& sums) const {
-  strip.tiles = 1, strip.last = false;
+  strip.tiles = 1, strip.sums = pivot_.get();
   gemm_.run_strip(strip);
   // Its first outputs are its first rows.
   const StripTile& tile = *strip.tile;
@@ -234,7 +264,8 @@ void StripEngine<T>::start_pivot(GemmStrip strip, StripSums& sums) const {
 
 template <class T>
 void StripEngine<T>::run_strip(std::span<const StripTile> tiles, const Panels& panels, Taps& taps,
-                               const bfloat16* a, Epilogue& epilogue, StripSums& sums) const {
+                               const bfloat16* a, Epilogue& epilogue, StripSums& sums,
+                               Ahead& ahead) const {
   for (size_t t = 0; t < taps.a.size(); ++t) taps.at[t] = a + taps.a[t];
   int64_t outputs = 0;
   for (const StripTile& tile : tiles) outputs += tile.outputs;
@@ -248,44 +279,12 @@ void StripEngine<T>::run_strip(std::span<const StripTile> tiles, const Panels& p
                   .lda = plan_.a_pixel,
                   .b = taps.b.data(),
                   .b_panel = plan_.panel_items(),
-                  .sums = sums_.get(),
                   .epilogue = &epilogue};
   if (sums.needs_pivot()) start_pivot(strip, sums);
   if (epilogue.kind == Epilogue::Kind::moments || epilogue.kind == Epilogue::Kind::gradient)
     sums.prepare(outputs);
-  if (plan_.k_block == plan_.k) return gemm_.run_strip(strip);
-  strip.panels = 1;
-  for (int64_t p = 0; p < panels.count; ++p) {
-    Epilogue of_panel = epilogue;
-    const int64_t column = p * gemm_.nr;
-    const auto floats = [&](const void* array) {
-      return array ? static_cast<const float*>(array) + column : nullptr;
-    };
-    const auto items = [&](const void* tensor) {
-      return tensor ? static_cast<const T*>(tensor) + column : nullptr;
-    };
-    of_panel.map = {.center = floats(epilogue.map.center),
-                    .scale = floats(epilogue.map.scale),
-                    .shift = floats(epilogue.map.shift),
-                    .activation = epilogue.map.activation};
-    of_panel.first = const_cast<float*>(floats(epilogue.first));
-    of_panel.second = const_cast<float*>(floats(epilogue.second));
-    of_panel.residual = items(epilogue.residual), of_panel.x = items(epilogue.x);
-    of_panel.out = const_cast<T*>(items(epilogue.out));
-    strip.epilogue = &of_panel;
-    strip.n = std::min<int64_t>(gemm_.nr, panels.n - column);
-    for (int64_t k0 = 0; k0 < plan_.k; k0 += plan_.k_block) {
-      strip.k = std::min(plan_.k_block, plan_.k - k0);
-      strip.first = k0 == 0, strip.last = k0 + plan_.k_block >= plan_.k;
-      std::vector<const void*> at(taps.at), b(taps.b);
-      for (size_t t = 0; t < at.size(); ++t) {
-        at[t] = static_cast<const bfloat16*>(at[t]) + k0;
-        b[t] = static_cast<const bfloat16*>(b[t]) + p * plan_.panel_items() + k0 * gemm_.nr;
-      }
-      strip.a = at.data(), strip.b = b.data();
-      gemm_.run_strip(strip);
-    }
-  }
+  ahead.take(strip);
+  gemm_.run_strip(strip);
 }
 
 }  // namespace

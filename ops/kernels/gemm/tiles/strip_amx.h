@@ -10,6 +10,7 @@ namespace quern::kernels {
 template <class Tiles, class Finish>
 class AmxStrip {
   using Gemm = AmxGemm<Tiles>;
+  static constexpr int64_t kLine = 64;
   static constexpr int kMr = Gemm::kMr, kNr = Gemm::kNr, kStep = Gemm::kKMultiple;
 
  public:
@@ -18,37 +19,42 @@ class AmxStrip {
     AmxStrip run(strip);
     for (int64_t p = 0; p < strip.panels; ++p)
       for (int64_t t = 0; t < strip.tiles; ++t) run.tile(p, t);
-    run.finish(run.waiting_.tile ? run.waiting_.tile->outputs : 0);
+    run.finish(kMr);
   }
 
  private:
   explicit AmxStrip(const GemmStrip& strip)
       : strip_(strip),
         finish_(Finish::of(*strip.epilogue)),
-        fetched_(static_cast<const char*>(strip.prefetch)) {
-    const int64_t steps = strip.batch * strip.k / kStep;
+        ahead_(static_cast<const char*>(strip.prefetch)),
+        ahead_end_(ahead_ + strip.prefetch_bytes) {
+    const int64_t steps = strip.batch * strip.k / kStep, all = steps * strip.tiles * strip.panels;
+    ahead_step_ = all == 0 ? 0 : (strip.prefetch_bytes / all + kLine) / kLine * kLine;
     outputs_a_step_ = steps == 0 ? kMr : (kMr + steps - 1) / steps;
   }
 
   void tile(int64_t panel, int64_t index) {
     const StripTile& tile = strip_.tile[index];
-    float* const kept = strip_.sums + (panel * strip_.tiles + index) * kMr * kNr;
-    float* const to = strip_.last ? sums_[turn_ ^= 1] : kept;
-    Gemm::configure(tile.m);
-    tile.m > 16 ? multiply<2>(tile, panel, kept, to) : multiply<1>(tile, panel, kept, to);
-    if (!strip_.last) return;
-    finish(waiting_.tile ? waiting_.tile->outputs : 0);
+    if (strip_.sums) {
+      float* const to = strip_.sums + (panel * strip_.tiles + index) * kMr * kNr;
+      return multiply(tile, panel, to);
+    }
+    see_next(panel, index + 1);
+    float* const to = sums_[turn_ ^= 1];
+    multiply(tile, panel, to);
+    finish(kMr);
     const int64_t column = panel * kNr, left = strip_.n - column;
     waiting_ = {to, &tile, strip_.epilogue, column, left < kNr ? left : kNr};
     finished_ = 0;
   }
 
+  void multiply(const StripTile& tile, int64_t panel, float* to) {
+    Gemm::configure(tile.m);
+    tile.m > kMr / 2 ? multiply<2>(tile, panel, to) : multiply<1>(tile, panel, to);
+  }
   template <int kRowTiles>
-  void multiply(const StripTile& tile, int64_t panel, const float* from, float* to) {
-    corners<kRowTiles>([&]<int t>(int64_t at) {
-      if (strip_.first) Tiles::template zero<t>();
-      else Tiles::template load<t>(from + at, kNr * sizeof(float));
-    });
+  void multiply(const StripTile& tile, int64_t panel, float* to) {
+    corners<kRowTiles>([&]<int t>(int64_t) { Tiles::template zero<t>(); });
     const int64_t a_bytes = strip_.lda * 2;
     constexpr int64_t b_bytes = kNr * Gemm::kKr * 2;
     for (int64_t i = 0; i < strip_.batch; ++i) {
@@ -83,12 +89,32 @@ class AmxStrip {
     }
   }
 
+  /// A step's share of everything else.
   void between_products() {
-    if (waiting_.tile) finish(finished_ + outputs_a_step_);
-    if (!fetched_) return;
-    Finish::prefetch(fetched_);
-    Finish::prefetch(fetched_ + 64);
-    fetched_ += strip_.prefetch_step;
+    finish(finished_ + outputs_a_step_);
+    prefetch_next();
+    if (ahead_ >= ahead_end_) return;
+    for (int64_t i = 0; i < ahead_step_; i += kLine) Finish::prefetch(ahead_ + i);
+    ahead_ += ahead_step_;
+  }
+  /// The tile that follows this one.
+  void see_next(int64_t panel, int64_t index) {
+    if (index == strip_.tiles) ++panel, index = 0;
+    next_ = panel < strip_.panels ? &strip_.tile[index] : nullptr;
+    next_column_ = panel * kNr, next_row_ = 0;
+  }
+  /// Its cache lines of the output, to be written, and of what its epilogue reads: from one row to
+  /// the next no hardware prefetcher follows.
+  void prefetch_next() {
+    if (next_ == nullptr) return;
+    const Epilogue& f = *strip_.epilogue;
+    for (int64_t n = outputs_a_step_; n > 0 && next_row_ < next_->outputs; --n, ++next_row_) {
+      const int64_t item = next_->out + next_->rows[next_row_].to + next_column_;
+      const int64_t at = item * (f.wide ? 4 : 2);
+      __builtin_prefetch(static_cast<const char*>(f.out) + at, 1);
+      if (f.residual) __builtin_prefetch(static_cast<const char*>(f.residual) + at);
+      if (f.x) __builtin_prefetch(static_cast<const char*>(f.x) + at);
+    }
   }
   /// The waiting tile's outputs up to `end`.
   void finish(int64_t end) {
@@ -100,10 +126,13 @@ class AmxStrip {
 
   const GemmStrip& strip_;
   FinishStrip* const finish_;
-  const char* fetched_;
+  const char *ahead_, *ahead_end_;  // of strip.prefetch
+  int64_t ahead_step_;
   SummedTile waiting_{};  // to be finished; none at first
   int64_t finished_ = 0, outputs_a_step_;
   int turn_ = 0;
+  const StripTile* next_ = nullptr;
+  int64_t next_column_ = 0, next_row_ = 0;
   alignas(64) float sums_[2][kMr * kNr];  // of this tile, and of the one before
 };
 
