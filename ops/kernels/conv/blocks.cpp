@@ -67,7 +67,7 @@ void copy_row(const SourceCopy& copy, int64_t position_step, const T* src, To* d
 template <class T, class To>
 void copy_block(const SourceCopy& copy, const Axis& y, const Axis& x, const Block& block,
                 const T* src, To* scratch) {
-  const Scratch layout(y, x, block.rows);
+  const Scratch layout(y, x, block.rows, copy.width);
   const ImageStrides& s = copy.strides;
   for (int64_t n = 0; n < block.images; ++n) {
     for (int64_t plane = 0; plane < layout.planes_y * layout.planes_x; ++plane) {

@@ -40,11 +40,12 @@ struct BlockGrid {
 
 /// The positions of a block in scratch, [image][plane of y][plane of x][y][x].
 struct Scratch {
-  Scratch(const Axis& y, const Axis& x, int64_t rows)
+  /// Rows of `width`; 0: of all positions that their taps read.
+  Scratch(const Axis& y, const Axis& x, int64_t rows, int64_t width = 0)
       : planes_y(y.planes),
         planes_x(x.planes),
         height(y.extent(rows)),
-        width(x.extent(x.longest_phase())) {}
+        width(width > 0 ? width : x.extent(x.longest_phase())) {}
   int64_t planes_y, planes_x, height, width;
 
   int64_t plane() const { return height * width; }
@@ -68,6 +69,7 @@ struct SourceCopy {
   /// the next.
   int bf16_terms = 0;
   int64_t term_stride = 0;
+  int64_t width = 0;  // of Scratch
 };
 /// A map of all channels, from one on. Acc is what its arrays hold.
 template <class Acc>

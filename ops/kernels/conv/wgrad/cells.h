@@ -36,6 +36,9 @@ struct WgradOperands {
   ChannelMap map_ = {};
 };
 
+/// Cells that a problem is cut into at least, where its shape allows: one for each of eight threads.
+constexpr int64_t kWgradCells = 8;
+
 /// One piece of parallel work.
 struct WgradCell {
   int64_t group;

@@ -29,9 +29,6 @@ namespace {
 /// large a share of its time.
 constexpr int64_t kShortRow = 27;
 
-/// Cells that a problem is cut into at least, where its shape allows.
-constexpr int64_t kCells = 8;
-
 }  // namespace
 
 template <class T, class Operand>
@@ -82,8 +79,9 @@ void OuterWgrad<T, Operand>::choose_split() {
   const double a = pixels * static_cast<double>(cells_.rows) * copied;
   const double b = pixels * static_cast<double>(cells_.columns) *
                    ((x_is_a_ ? dy_copied_ : x_copied_) ? copied : 1);
-  cells_.split(std::min(wanted_cells(multiplications()), kCells), ceil_div(cells_.rows, gemm_.mr),
-               p_.n * p_.oh, [&](int64_t rows, int64_t columns, int64_t parts) {
+  cells_.split(std::min(wanted_cells(multiplications()), kWgradCells),
+               ceil_div(cells_.rows, gemm_.mr), p_.n * p_.oh,
+               [&](int64_t rows, int64_t columns, int64_t parts) {
                  const double room = static_cast<double>(cache::outer_sums(parts > 1));
                  const double cell_sums = sums / static_cast<double>(rows * columns);
                  return a * static_cast<double>(columns) + b * static_cast<double>(rows) +

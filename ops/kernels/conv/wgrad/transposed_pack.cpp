@@ -1,0 +1,191 @@
+// What a cell of the gradient of the weight transposes and interleaves of a block of pixels.
+#include <algorithm>
+
+#include "quern/ops/kernels/conv/wgrad/transposed.h"
+#include "quern/ops/kernels/pack/matrix.h"
+#include "quern/tensor/storage.h"
+
+namespace quern::kernels {
+
+/// A is [term][row][position]; what follows the positions meets zeros in B, so it must be finite.
+template <class T, class Operand>
+void TransposedWgrad<T, Operand>::pack_a(const Cell& cell, const Block& block, T* copied,
+                                         Operand* a) const {
+  const int64_t stride = row_items(block), positions = this->positions(block);
+  const int64_t term = a_items(cell.rows.size, block);
+  for (int64_t row = 0; row < terms_ * cell.rows.size; ++row) {
+    Operand* to = a + row / cell.rows.size * term + row % cell.rows.size * stride;
+    std::fill(to + positions, to + stride, Operand{});
+  }
+  if (!pairs_ || kw_in_k_) return copy_rows(cell, block, a);
+  const Source from = source(cell, x_is_a_);
+  const int64_t channels = from.channels.size;
+  if (dense_) {
+    const T* at = from.at + block.image * from.strides.n + block.row * from.strides.y;
+    return transpose(at, from.strides.x, positions, channels, from.map, stride, term, a);
+  }
+  const auto rows = [&](const T* at, int64_t pixel, int64_t position) {
+    transpose(at, pixel, p_.ow, channels, from.map, stride, term, a + position);
+  };
+  if (!x_is_a_) {
+    for (int64_t n = 0; n < block.images; ++n)
+      for (int64_t i = 0; i < block.rows; ++i)
+        rows(from.at + (block.image + n) * from.strides.n + (block.row + i) * from.strides.y,
+             from.strides.x, n * scratch(block.rows).image() + i * width_);
+    return;
+  }
+  copy_block({.item = sizeof(T),
+              .strides = x_strides_,
+              .channels = channels,
+              .position_stride = channels,
+              .channel_stride = 1,
+              .map = from.map,
+              .width = width_},
+             y_axis_, x_axes_[0], block, from.at, copied);
+  transpose(copied, channels, positions, channels, {}, stride, term, a);
+}
+
+/// Rows of A that are rows of x, or are made item by item.
+template <class T, class Operand>
+void TransposedWgrad<T, Operand>::copy_rows(const Cell& cell, const Block& block,
+                                            Operand* a) const {
+  const int64_t stride = row_items(block), term = a_items(cell.rows.size, block);
+  for (int64_t row = 0; row < cell.rows.size;) {
+    const int64_t tap = (cell.rows.begin + row) / icg_, channel = (cell.rows.begin + row) % icg_;
+    const int64_t channels = std::min(icg_ - channel, cell.rows.size - row);
+    const int64_t first = cell.group * icg_ + channel;
+    copy_block({.item = sizeof(T),
+                .strides = x_strides_,
+                .channels = channels,
+                .position_stride = 1,
+                .channel_stride = stride,
+                .map = from_channel<Acc>(map_, first),
+                .bf16_terms = bf16_terms_,
+                .term_stride = term,
+                .width = width_},
+               y_axis_, x_axes_[static_cast<size_t>(tap)], block,
+               static_cast<const T*>(x_) + first * x_strides_.c, a + row * stride);
+    row += channels;
+  }
+}
+
+/// Positions become columns, by pairs: interleaved in L1, then transposed as words.
+template <class T, class Operand>
+void TransposedWgrad<T, Operand>::transpose(const T* from, int64_t pixel, int64_t positions,
+                                            int64_t channels, const ChannelMap& map, int64_t stride,
+                                            int64_t term, Operand* a) const {
+  constexpr int64_t kPositions = 64, kChannels = 64, kTerm = kPositions * kChannels;
+  alignas(64) Operand pairs[2 * kTerm];
+  for (int64_t p = 0; p < positions; p += kPositions) {
+    for (int64_t c = 0; c < channels; c += kChannels) {
+      const PanelCopy copy{.src = from + p * pixel + c,
+                           .src_stride = pixel,
+                           .rows = std::min(kPositions, positions - p),
+                           .cols = std::min(kChannels, channels - c),
+                           .dst = pairs,
+                           .panel_stride = 0,
+                           .width = kChannels,
+                           .pitch = kChannels,
+                           .map = from_channel<Acc>(map, c),
+                           .terms = static_cast<int>(terms_),
+                           .term_stride = kTerm};
+      if constexpr (std::is_same_v<T, Operand>) pack_panels(panel_format(gemm_), copy);
+      else round_panels(copy);
+      for (int64_t t = 0; t < terms_; ++t)
+        copy_matrix(2 * kItem, pairs + t * kTerm, 1, kChannels, a + t * term + c * stride + p,
+                    stride / 2, copy.cols, (copy.rows + 1) / 2);
+    }
+  }
+}
+
+/// B is [term][panel][run][k/kr][nr][kr].
+template <class T, class Operand>
+void TransposedWgrad<T, Operand>::pack_b(const Cell& cell, const Block& block, Operand* b) const {
+  if (pairs_) return interleave(cell, block, b);
+  const int64_t length = run_length(block), panel_items = run_count(block) * length * gemm_.nr;
+  const int64_t term = b_items(cell.columns.size, block);
+  const Source from = source(cell, false);
+  const bool gaps = length != p_.ow || cell.columns.size % gemm_.nr != 0;
+  std::fill_n(b, gaps ? terms_ * term : 0, Operand{});
+  for (int64_t n = 0; n < block.images; ++n) {
+    for (int64_t i = 0; i < block.rows; ++i) {
+      const T* row =
+          from.at + (block.image + n) * from.strides.n + (block.row + i) * from.strides.y;
+      const int64_t run = linear_ ? n : n * block.rows + i;
+      for (int64_t o = 0; o < cell.columns.size; o += gemm_.nr)
+        pack_row(row + o * from.strides.c, std::min<int64_t>(gemm_.nr, cell.columns.size - o),
+                 linear_ ? i * width_ : 0, term,
+                 b + o / gemm_.nr * panel_items + run * length * gemm_.nr);
+    }
+  }
+}
+
+/// The same of pairs of pixels, all channels of each.
+template <class T, class Operand>
+void TransposedWgrad<T, Operand>::interleave(const Cell& cell, const Block& block,
+                                             Operand* b) const {
+  const int64_t length = run_length(block), panel_items = run_count(block) * length * gemm_.nr;
+  const int64_t term = b_items(cell.columns.size, block);
+  const int64_t panels = panel_count(gemm_, cell.columns.size);
+  const Source from = source(cell, !x_is_a_);
+  /// Pixels of a run from `begin` on, and zeros up to `end`.
+  const auto pack = [&](const T* at, int64_t pixels, Operand* run, int64_t begin, int64_t end) {
+    const PanelCopy copy{.src = at,
+                         .src_stride = from.stride_x * from.strides.x,
+                         .rows = pixels,
+                         .cols = cell.columns.size,
+                         .dst = run + begin * gemm_.nr,
+                         .panel_stride = panel_items,
+                         .width = gemm_.nr,
+                         .pitch = gemm_.nr,
+                         .map = from.map,
+                         .terms = static_cast<int>(terms_),
+                         .term_stride = term};
+    if constexpr (std::is_same_v<T, Operand>) pack_panels(panel_format(gemm_), copy);
+    else round_panels(copy);
+    const int64_t packed = begin + round_up(pixels, gemm_.kr);
+    for (int64_t i = 0; i < terms_ * panels; ++i)
+      std::fill(run + i / panels * term + i % panels * panel_items + packed * gemm_.nr,
+                run + i / panels * term + i % panels * panel_items + end * gemm_.nr, Operand{});
+  };
+  if (dense_)
+    return pack(from.at + block.image * from.strides.n + block.row * from.strides.y, pixels(block),
+                b, 0, length);
+  for (int64_t n = 0; n < block.images; ++n) {
+    for (int64_t i = 0; i < block.rows; ++i) {
+      const T* row = from.at + (block.image + n) * from.strides.n +
+                     (block.row + i) * from.stride_y * from.strides.y;
+      const int64_t run = linear_ ? n : n * block.rows + i;
+      const bool last = !linear_ || i + 1 == block.rows;
+      pack(row, p_.ow, b + run * length * gemm_.nr, linear_ ? i * width_ : 0,
+           last ? length : (i + 1) * width_);
+    }
+  }
+}
+
+/// A row of pixels to rows of a panel from `first` on.
+template <class T, class Operand>
+void TransposedWgrad<T, Operand>::pack_row(const T* dy, int64_t outputs, int64_t first,
+                                           int64_t term, Operand* panel) const {
+  if constexpr (std::is_same_v<T, Operand>) {
+    pack_panel_rows(panel_format(gemm_), dy, dy_strides_.x, dy_strides_.c, p_.ow, outputs, first,
+                    panel);
+  } else {  // rounded where it is dense
+    const bool innermost = dy_strides_.c == 1;
+    const int64_t rows = innermost ? p_.ow : outputs, columns = innermost ? outputs : p_.ow;
+    const int64_t items = rows * columns;
+    const Workspace terms(terms_ * items * kItem);
+    round_matrix(dy, innermost ? dy_strides_.x : dy_strides_.c, 1, terms.as<Operand>(), columns,
+                 rows, columns, bf16_terms_, items);
+    for (int64_t t = 0; t < terms_; ++t)
+      pack_panel_rows(panel_format(gemm_), terms.as<Operand>() + t * items, innermost ? columns : 1,
+                      innermost ? 1 : columns, p_.ow, outputs, first, panel + t * term);
+  }
+}
+
+template class TransposedWgrad<bfloat16, bfloat16>;
+template class TransposedWgrad<float, float>;
+template class TransposedWgrad<float, bfloat16>;
+template class TransposedWgrad<double, double>;
+
+}  // namespace quern::kernels
