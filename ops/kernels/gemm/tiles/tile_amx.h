@@ -86,6 +86,7 @@ class AmxGemm {
 
   template <int kRowTiles, int kColumnTiles>
   static void multiply(const GemmTile& tile) {
+    const char* ahead = static_cast<const char*>(tile.prefetch);
     begin<0, 0>(tile);
     if constexpr (kColumnTiles == 2) begin<0, 1>(tile);
     if constexpr (kRowTiles == 2) begin<1, 0>(tile);
@@ -95,6 +96,7 @@ class AmxGemm {
       const auto* b = static_cast<const uint16_t*>(tile.b[i]);
       const int64_t a_bytes = tile.lda * 2, b_bytes = kNr * kKr * 2;
       for (int64_t p = 0; p < tile.k; p += kKMultiple, a += kKMultiple, b += kKMultiple * kNr) {
+        if (ahead != nullptr) ahead = fetch(ahead, tile.prefetch_step);
         Tiles::template load<6>(b, b_bytes);
         Tiles::template load<4>(a, a_bytes);
         Tiles::template dot<0, 4, 6>();
@@ -113,6 +115,13 @@ class AmxGemm {
     if constexpr (kColumnTiles == 2) end<0, 1>(tile);
     if constexpr (kRowTiles == 2) end<1, 0>(tile);
     if constexpr (kRowTiles == 2 && kColumnTiles == 2) end<1, 1>(tile);
+  }
+
+  /// Two steps of GemmTile::prefetch.
+  static const char* fetch(const char* ahead, int64_t step) {
+    for (int i = 0; i < 2; ++i, ahead += step)
+      __builtin_prefetch(ahead, 0, 2), __builtin_prefetch(ahead + 64, 0, 2);
+    return ahead;
   }
 
   static float* corner(const GemmTile& tile, int row, int column) {
