@@ -55,13 +55,15 @@ inline int64_t outer_sums(bool many_blocks) { return many_blocks ? l2() / 2 : l2
 /// Both operands of a block: the pixels of the next one are fetched to L2 meanwhile, and sums are
 /// there.
 inline int64_t outer_block() { return l2() / 8 * 3; }
-/// The same where operands are transposed.
-inline int64_t transposed_sums(bool many_blocks) { return outer_sums(many_blocks); }
-inline int64_t transposed_block() { return l2() / 2; }
-/// A's rows of an AMX tile, which meet all panels, and if taps differ, a panel, which meets all
-/// taps: they stay in L1. (With both in L1 a tile reaches 98% of the peak, 77 where a tap's offset
-/// tears cache lines; with both in L2 75 and 49.)
-inline constexpr int64_t kTransposedTile = 36 << 10;
+/// The same where operands are transposed. Tiles of AMX pass over all sums of a cell once in some
+/// 256 pixels, and most of what they read comes from L2: sums and operands are to be there together
+/// with the pixels of the next block.
+inline int64_t transposed_sums(bool many_blocks) { return many_blocks ? l2() / 4 : l2() / 4 * 5; }
+inline int64_t transposed_block(bool amx) { return amx ? l2() / 4 : l2() / 2; }
+/// Of these, what AMX tiles keep in L1: the rows of A that meet all panels, and if they have several
+/// taps, the panel that meets these. (With both in L1 a tile reaches 98% of the peak, 77 where a
+/// tap's offset tears cache lines; with both in L2 75 and 49.)
+inline int64_t transposed_chunk(bool taps) { return (taps ? 36 : 24) << 10; }
 
 // --- Winograd (conv/winograd) --------------------------------------------------------------------
 

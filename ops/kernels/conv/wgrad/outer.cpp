@@ -130,8 +130,9 @@ void OuterWgrad<T, Operand>::sum_up(int64_t index, const Sums& sums) const {
     const Block block = cells_.grid[cell.blocks.begin + i];
     const Source<Operand> packed = pack(cell, block, memory);
     Prefetch prefetch;
-    cells_.next(index, cell, i,
-                [&](const Cell& c, const Block& b) { prefetch = prefetch_of(c, b); });
+    cells_.next(index, cell, i, [&](const Cell& c, const Block& b) {
+      prefetch = prefetch_of(b, x_channels(c), dy_channels(c), sizeof(T));
+    });
     multiply(cell, block, memory.a, packed, sums, i == 0, prefetch);
   }
 }
@@ -179,24 +180,6 @@ typename OuterWgrad<T, Operand>::Runs OuterWgrad<T, Operand>::runs(const Block& 
     }
   }
   return runs;
-}
-
-template <class T, class Operand>
-Prefetch OuterWgrad<T, Operand>::prefetch_of(const Cell& cell, const Block& block) const {
-  Prefetch prefetch;
-  const auto add = [&](const T* base, const ImageStrides& strides, const Extent& channels,
-                       int64_t begin, int64_t end) {
-    const int64_t items = (block.images - 1) * strides.n + (end - begin) * strides.y;
-    constexpr int64_t item = static_cast<int64_t>(sizeof(T));
-    prefetch.add(base + block.image * strides.n + begin * strides.y + channels.begin,
-                 channels.size * item, strides.x * item, items / strides.x);
-  };
-  add(dy(), dy_strides_, dy_channels(cell), block.row, block.row + block.rows);
-  const int64_t begin = std::max<int64_t>(block.row * p_.stride_h - p_.pad_h, 0);
-  const int64_t end = std::min(p_.ih, (block.row + block.rows - 1) * p_.stride_h - p_.pad_h +
-                                          (p_.kh - 1) * p_.dilation_h + 1);
-  if (begin < end) add(x(), x_strides_, x_channels(cell), begin, end);
-  return prefetch;
 }
 
 template <class T, class Operand>

@@ -3,7 +3,6 @@
 #include <vector>
 
 #include "quern/ops/kernels/blocking.h"
-#include "quern/ops/kernels/conv/prefetch.h"
 #include "quern/ops/kernels/conv/taps/taps.h"
 #include "quern/ops/kernels/conv/wgrad/cells.h"
 #include "quern/ops/kernels/conv/wgrad/wgrad.h"
@@ -71,7 +70,6 @@ class OuterWgrad : public WgradOperands {
                     int64_t column, Operand* a, const ChannelMap& map = {}) const;
   Runs runs(const Block& block, const Tap& ty, int64_t column, int64_t channels,
             int64_t pixel) const;
-  Prefetch prefetch_of(const Cell& cell, const Block& block) const;
   void multiply(const Cell& cell, const Block& block, const Operand* a, const Source<Operand>& b,
                 const Sums& sums, bool first, Prefetch& prefetch) const;
 

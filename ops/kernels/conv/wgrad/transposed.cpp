@@ -33,6 +33,9 @@
 namespace quern::kernels {
 namespace {
 
+/// Of k, from a prefetch of an AMX tile to the next.
+constexpr int64_t kPrefetchStep = 16;
+
 /// Positions of a row of scratch, even ones for pairs. The zeros at its end may be those with which
 /// the next row begins.
 int64_t row_width(const Axis& axis, const GemmKernel& gemm) {
@@ -59,10 +62,11 @@ TransposedWgrad<T, Operand>::TransposedWgrad(const ConvChoice& choice) : WgradOp
   pairs_ = p_.format == MemoryFormat::channels_last && gemm_.kr == 2 && gemm_.nr % 16 == 0 &&
            packs_panels(panel_format(gemm_));
   const bool one_tap = taps() == 1 && !kw_in_k_ && p_.pad_h == 0 && p_.pad_w == 0;
-  dense_ = pairs_ && one_tap && p_.stride_h == 1 && p_.stride_w == 1;
+  dense_ = pairs_ && one_tap;
+  x_copied_ = pairs_ && !kw_in_k_ && (!one_tap || p_.stride_h > 1 || p_.stride_w > 1);
   // With few pixels, dw itself is what costs: with dy as A it comes out in its own order.
   const bool many_pixels = p_.n * p_.oh * p_.ow > icg_ + ocg_;
-  x_is_a_ = !pairs_ || !one_tap || (icg_ < ocg_ && many_pixels);
+  x_is_a_ = !dense_ || (icg_ < ocg_ && many_pixels);
   const int64_t rows = x_is_a_ ? icg_ * static_cast<int64_t>(x_axes_.size()) : ocg_;
   cells_ = {.groups = p_.groups,
             .rows = rows,
@@ -83,7 +87,9 @@ template <class T, class Operand>
 void TransposedWgrad<T, Operand>::choose_split() {
   const double sums = static_cast<double>(taps() * cells_.rows * cells_.columns) * sizeof(Acc);
   const double pixels = static_cast<double>(p_.n * p_.oh * p_.ow) * sizeof(T);
-  const double a = pixels * static_cast<double>(cells_.rows) * 3;
+  // x under taps: all its pixels are copied first.
+  const double of_x = static_cast<double>(p_.n * p_.ih * p_.iw * icg_) * sizeof(T);
+  const double a = dense_ ? pixels * static_cast<double>(cells_.rows) * 3 : of_x * 4;
   const double b = pixels * static_cast<double>(cells_.columns) * 2;
   cells_.split(std::min(wanted_cells(multiplications()), kWgradCells),
                ceil_div(cells_.rows, cells_.row_unit), p_.n * p_.oh,
@@ -98,21 +104,41 @@ void TransposedWgrad<T, Operand>::choose_split() {
 
 template <class T, class Operand>
 void TransposedWgrad<T, Operand>::choose_blocks() {
-  const bool amx = gemm_.isa == Isa::amx;
-  const auto share = [](int64_t bytes, int64_t of) {
-    return static_cast<double>(bytes) / static_cast<double>(of);
-  };
-  // Shares of L2 and, of an AMX tile, L1: in thousandths, of which a block takes all.
-  const auto budget = [&](int64_t rows) {
+  const auto bytes = [&](int64_t rows) {
     const Block block{.image = 0, .images = 1, .row = 0, .rows = rows};
-    const int64_t all = a_items(cells_.max_rows(), block) + b_items(cells_.max_columns(), block);
-    const int64_t tile =
-        a_items(cells_.row_unit, block) + (taps() > 1 ? b_items(gemm_.nr, block) : 0);
-    const double most = std::max(share(all * terms_ * kItem, cache::transposed_block()),
-                                 amx ? share(tile * terms_ * kItem, cache::kTransposedTile) : 0);
-    return 1 + static_cast<int64_t>(1000 * most);
+    return (a_items(cells_.max_rows(), block) + b_items(cells_.max_columns(), block)) * terms_ *
+           kItem;
   };
-  cells_.cut(BlockGrid::within(p_.n, p_.oh, 1000, budget), 2);
+  cells_.cut(BlockGrid::within(p_.n, p_.oh, cache::transposed_block(gemm_.isa == Isa::amx), bytes),
+             2);
+  chunk_ = INT64_MAX;
+  if (gemm_.isa != Isa::amx || !linear_) return;
+  const bool many = taps() > 1;
+  const int64_t items = cache::transposed_chunk(many) / (terms_ * kItem);
+  const int64_t beyond = y_axis_.reach * width_ + x_axes_[0].reach;  // that taps read
+  const int64_t fit =
+      (items - cells_.row_unit * beyond) / (cells_.row_unit + (many ? gemm_.nr : 0));
+  chunk_ = std::max<int64_t>(fit / gemm_.k_multiple, 4) * gemm_.k_multiple;
+}
+
+/// What tiles multiply at a time: all runs, or what L1 keeps of them for several tiles.
+template <class T, class Operand>
+std::vector<typename TransposedWgrad<T, Operand>::Chunk> TransposedWgrad<T, Operand>::chunks(
+    const Block& block) const {
+  const int64_t length = run_length(block), runs = run_count(block);
+  if (length > chunk_) {
+    std::vector<Chunk> chunks;
+    const int64_t step = round_up(even_piece(length, chunk_), gemm_.k_multiple);
+    for (int64_t run = 0; run < runs; ++run)
+      for (int64_t begin = 0; begin < length; begin += step)
+        chunks.push_back({run, 1, begin, std::min(step, length - begin)});
+    return chunks;
+  }
+  std::vector<Chunk> chunks;
+  const int64_t step = even_piece(runs, std::max<int64_t>(1, chunk_ / length));
+  for (int64_t run = 0; run < runs; run += step)
+    chunks.push_back({run, std::min(step, runs - run), 0, length});
+  return chunks;
 }
 
 template <class T, class Operand>
@@ -125,24 +151,9 @@ int64_t TransposedWgrad<T, Operand>::row_items(const Block& block) const {
 }
 
 template <class T, class Operand>
-typename TransposedWgrad<T, Operand>::Source TransposedWgrad<T, Operand>::source(const Cell& cell,
-                                                                                 bool of_x) const {
-  Extent channels = of_x == x_is_a_ ? cell.rows : cell.columns;
-  if (of_x && kw_in_k_) channels = {0, icg_};
-  const int64_t first = cell.group * (of_x ? icg_ : ocg_) + channels.begin;
-  const ImageStrides& strides = of_x ? x_strides_ : dy_strides_;
-  return {.at = static_cast<const T*>(of_x ? x_ : dy_) + first * strides.c,
-          .strides = strides,
-          .channels = {first, channels.size},
-          .map = of_x ? from_channel<Acc>(map_, first) : ChannelMap{},
-          .stride_y = of_x ? p_.stride_h : 1,
-          .stride_x = of_x ? p_.stride_w : 1};
-}
-
-template <class T, class Operand>
 void TransposedWgrad<T, Operand>::run_whole(int64_t index, Acc* dw) const {
   const Cell cell = cells_[index];
-  if (!x_is_a_)
+  if (!x_is_a_ && cell.blocks.size == 1)
     return sum_up(index,
                   {.at = dw + (cell.group * ocg_ + cell.rows.begin) * icg_ + cell.columns.begin,
                    .tile = cells_.row_unit * icg_,
@@ -163,24 +174,31 @@ void TransposedWgrad<T, Operand>::sum_up(int64_t index, const Sums& sums) const 
   const int64_t a_items = terms_ * this->a_items(cell.rows.size, largest);
   const int64_t b_items = terms_ * this->b_items(cell.columns.size, largest);
   const Workspace operands((a_items + b_items) * kItem);
-  const Workspace copied(pairs_ && !dense_ && x_is_a_ && !kw_in_k_
-                             ? positions(largest) * cell.rows.size * static_cast<int64_t>(sizeof(T))
-                             : 0);
+  const int64_t x_items = x_copied_ ? positions(largest) * channels(cell, true).size : 0;
+  const Workspace copied(x_items * static_cast<int64_t>(sizeof(T)));
   auto* a = operands.as<Operand>();
   auto* b = a + a_items;
   for (int64_t i = 0; i < cell.blocks.size; ++i) {
     const Block block = cells_.grid[cell.blocks.begin + i];
+    Prefetch prefetch;
+    if (pairs_ && gemm_.isa == Isa::amx)
+      cells_.next(index, cell, i, [&](const Cell& c, const Block& next) {
+        prefetch = prefetch_of(next, channels(c, true), channels(c, false), sizeof(T));
+      });
     pack_a(cell, block, copied.as<T>(), a);
-    pack_b(cell, block, b);
-    multiply(cell, block, a, b, i == 0, sums);
+    pack_b(cell, block, copied.as<T>(), b);
+    multiply(cell, block, a, b, i == 0, sums, prefetch);
   }
 }
 
 template <class T, class Operand>
 typename TransposedWgrad<T, Operand>::Runs TransposedWgrad<T, Operand>::runs(const Cell& cell,
                                                                              const Block& block,
-                                                                             const Tap& ty) const {
+                                                                             int64_t tap) const {
   Runs runs;
+  const Scratch layout = scratch(block.rows);
+  const Tap ty = y_axis_.tap(y_axis_.phase(0), tap / tap_columns_);
+  const Tap tx = x_axes_[0].tap(x_axes_[0].phase(0), tap % tap_columns_);
   const int64_t a_term = a_items(cell.rows.size, block), b_term = b_items(cell.columns.size, block);
   for (int64_t run = 0; run < run_count(block); ++run) {
     const int64_t n = linear_ ? run : run / block.rows, i = linear_ ? 0 : run % block.rows;
@@ -188,8 +206,7 @@ typename TransposedWgrad<T, Operand>::Runs TransposedWgrad<T, Operand>::runs(con
     if (!linear_ && (source < 0 || source >= p_.ih)) continue;
     for (const TermProduct& term :
          std::span(kTermProducts).first(static_cast<size_t>(term_products(bf16_terms_)))) {
-      runs.a.push_back((dense_ ? 0 : n * scratch(block.rows).image() + i * width_) +
-                       term.a * a_term);
+      runs.a.push_back(n * layout.image() + i * width_ + layout.tap(ty, tx) + term.a * a_term);
       runs.b.push_back(run * run_length(block) * gemm_.nr + term.b * b_term);
     }
   }
@@ -198,44 +215,56 @@ typename TransposedWgrad<T, Operand>::Runs TransposedWgrad<T, Operand>::runs(con
 
 template <class T, class Operand>
 void TransposedWgrad<T, Operand>::multiply(const Cell& cell, const Block& block, const Operand* a,
-                                           const Operand* b, bool first, const Sums& sums) const {
+                                           const Operand* b, bool first, const Sums& sums,
+                                           Prefetch& prefetch) const {
   const int64_t length = run_length(block), stride = row_items(block);
-  const Phase rows = y_axis_.phase(0), columns = x_axes_[0].phase(0);
-  std::vector<Runs> row_runs;
+  const int64_t panel_items = run_count(block) * length * gemm_.nr;
+  std::vector<Runs> tap_runs;
   size_t most = 1;
-  for (int64_t r = 0; r < tap_rows_; ++r) {
-    row_runs.push_back(runs(cell, block, y_axis_.tap(rows, r)));
-    most = std::max(most, row_runs.back().a.size());
+  for (int64_t tap = 0; tap < taps(); ++tap) {
+    tap_runs.push_back(runs(cell, block, tap));
+    most = std::max(most, tap_runs.back().a.size());
   }
   std::vector<const void*> run_a(most), run_b(most);
+  const std::vector<Chunk> chunks = this->chunks(block);
   for (int64_t row = 0; row < cell.rows.size; row += cells_.row_unit) {
-    for (int64_t column = 0; column < cell.columns.size; column += gemm_.nr) {
-      Acc* const tile_sums =
-          sums.at + row / cells_.row_unit * sums.tile + column / gemm_.nr * sums.panel;
-      for (int64_t tap = 0; tap < taps(); ++tap) {
-        const Tap ty = y_axis_.tap(rows, tap / tap_columns_);
-        const Tap tx = x_axes_[0].tap(columns, tap % tap_columns_);
-        const Runs& runs = row_runs[static_cast<size_t>(tap / tap_columns_)];
-        const Operand* tap_a = a + row * stride + (dense_ ? 0 : scratch(block.rows).tap(ty, tx));
-        for (size_t t = 0; t < runs.a.size(); ++t) {
-          run_a[t] = tap_a + runs.a[t];
-          run_b[t] = b + column * run_count(block) * length + runs.b[t];
-        }
-        const GemmTile tile{.m = std::min(cells_.row_unit, cell.rows.size - row),
-                            .n = std::min<int64_t>(gemm_.nr, cell.columns.size - column),
-                            .k = length,
-                            .batch = static_cast<int64_t>(runs.a.size()),
-                            .a = run_a.data(),
-                            .lda = stride,
-                            .b = run_b.data(),
-                            .c = tile_sums + tap * sums.tap,
-                            .ldc = sums.row,
-                            .accumulate = !first};
-        if (tile.batch > 0) {
-          gemm_.run(tile);
-        } else if (first) {
-          for (int64_t i = 0; i < tile.m; ++i)
-            std::fill_n(static_cast<Acc*>(tile.c) + i * sums.row, tile.n, Acc{});
+    for (const Chunk& chunk : chunks) {
+      const bool starts = first && &chunk == chunks.data();
+      for (int64_t column = 0; column < cell.columns.size; column += gemm_.nr) {
+        Acc* const tile_sums =
+            sums.at + row / cells_.row_unit * sums.tile + column / gemm_.nr * sums.panel;
+        for (int64_t tap = 0; tap < taps(); ++tap) {
+          const Runs& runs = tap_runs[static_cast<size_t>(tap)];
+          const Operand* tile_a = a + row * stride + chunk.begin;
+          const Operand* panel_b = b + column / gemm_.nr * panel_items + chunk.begin * gemm_.nr;
+          const auto all = static_cast<int64_t>(runs.a.size());
+          const int64_t products = linear_ ? all / run_count(block) : all;
+          const int64_t from = linear_ ? chunk.run * products : 0;
+          const int64_t batch = linear_ ? chunk.runs * products : all;
+          for (int64_t t = 0; t < batch; ++t) {
+            run_a[static_cast<size_t>(t)] = tile_a + runs.a[static_cast<size_t>(from + t)];
+            run_b[static_cast<size_t>(t)] = panel_b + runs.b[static_cast<size_t>(from + t)];
+          }
+          const Prefetch::Lines lines =
+              prefetch.next(batch * ceil_div(chunk.k, kPrefetchStep), nullptr);
+          const GemmTile tile{.m = std::min(cells_.row_unit, cell.rows.size - row),
+                              .n = std::min<int64_t>(gemm_.nr, cell.columns.size - column),
+                              .k = chunk.k,
+                              .batch = batch,
+                              .a = run_a.data(),
+                              .lda = stride,
+                              .b = run_b.data(),
+                              .prefetch = lines.at,
+                              .prefetch_step = lines.step,
+                              .c = tile_sums + tap * sums.tap,
+                              .ldc = sums.row,
+                              .accumulate = !starts};
+          if (tile.batch > 0) {
+            gemm_.run(tile);
+          } else if (starts) {
+            for (int64_t i = 0; i < tile.m; ++i)
+              std::fill_n(static_cast<Acc*>(tile.c) + i * sums.row, tile.n, Acc{});
+          }
         }
       }
     }

@@ -7,6 +7,37 @@
 
 namespace quern::kernels {
 
+/// x as taps read it, mapped: [position][channel].
+template <class T, class Operand>
+typename TransposedWgrad<T, Operand>::Source TransposedWgrad<T, Operand>::copy_x(const Cell& cell,
+                                                                                 const Block& block,
+                                                                                 T* copied) const {
+  const auto [first, channels] = this->channels(cell, true);
+  copy_block({.item = sizeof(T),
+              .strides = x_strides_,
+              .channels = channels,
+              .position_stride = channels,
+              .channel_stride = 1,
+              .map = from_channel<Acc>(map_, first),
+              .width = width_},
+             y_axis_, x_axes_[0], block, static_cast<const T*>(x_) + first, copied);
+  return {copied, channels, {}};
+}
+
+/// All positions of a block: x copied where it has to be, else the tensor's own.
+template <class T, class Operand>
+typename TransposedWgrad<T, Operand>::Source TransposedWgrad<T, Operand>::source(const Cell& cell,
+                                                                                 const Block& block,
+                                                                                 bool of_x,
+                                                                                 T* copied) const {
+  if (of_x && x_copied_) return copy_x(cell, block, copied);
+  const ImageStrides& strides = of_x ? x_strides_ : dy_strides_;
+  const int64_t first = channels(cell, of_x).begin;
+  return {static_cast<const T*>(of_x ? x_ : dy_) + block.image * strides.n + block.row * strides.y +
+              first * strides.c,
+          strides.x, of_x ? from_channel<Acc>(map_, first) : ChannelMap{}};
+}
+
 /// A is [term][row][position]; what follows the positions meets zeros in B, so it must be finite.
 template <class T, class Operand>
 void TransposedWgrad<T, Operand>::pack_a(const Cell& cell, const Block& block, T* copied,
@@ -18,31 +49,7 @@ void TransposedWgrad<T, Operand>::pack_a(const Cell& cell, const Block& block, T
     std::fill(to + positions, to + stride, Operand{});
   }
   if (!pairs_ || kw_in_k_) return copy_rows(cell, block, a);
-  const Source from = source(cell, x_is_a_);
-  const int64_t channels = from.channels.size;
-  if (dense_) {
-    const T* at = from.at + block.image * from.strides.n + block.row * from.strides.y;
-    return transpose(at, from.strides.x, positions, channels, from.map, stride, term, a);
-  }
-  const auto rows = [&](const T* at, int64_t pixel, int64_t position) {
-    transpose(at, pixel, p_.ow, channels, from.map, stride, term, a + position);
-  };
-  if (!x_is_a_) {
-    for (int64_t n = 0; n < block.images; ++n)
-      for (int64_t i = 0; i < block.rows; ++i)
-        rows(from.at + (block.image + n) * from.strides.n + (block.row + i) * from.strides.y,
-             from.strides.x, n * scratch(block.rows).image() + i * width_);
-    return;
-  }
-  copy_block({.item = sizeof(T),
-              .strides = x_strides_,
-              .channels = channels,
-              .position_stride = channels,
-              .channel_stride = 1,
-              .map = from.map,
-              .width = width_},
-             y_axis_, x_axes_[0], block, from.at, copied);
-  transpose(copied, channels, positions, channels, {}, stride, term, a);
+  transpose(cell, block, source(cell, block, x_is_a_, copied), a);
 }
 
 /// Rows of A that are rows of x, or are made item by item.
@@ -71,22 +78,23 @@ void TransposedWgrad<T, Operand>::copy_rows(const Cell& cell, const Block& block
 
 /// Positions become columns, by pairs: interleaved in L1, then transposed as words.
 template <class T, class Operand>
-void TransposedWgrad<T, Operand>::transpose(const T* from, int64_t pixel, int64_t positions,
-                                            int64_t channels, const ChannelMap& map, int64_t stride,
-                                            int64_t term, Operand* a) const {
+void TransposedWgrad<T, Operand>::transpose(const Cell& cell, const Block& block,
+                                            const Source& from, Operand* a) const {
   constexpr int64_t kPositions = 64, kChannels = 64, kTerm = kPositions * kChannels;
   alignas(64) Operand pairs[2 * kTerm];
+  const int64_t stride = row_items(block), positions = this->positions(block);
+  const int64_t channels = cell.rows.size, term = a_items(channels, block);
   for (int64_t p = 0; p < positions; p += kPositions) {
     for (int64_t c = 0; c < channels; c += kChannels) {
-      const PanelCopy copy{.src = from + p * pixel + c,
-                           .src_stride = pixel,
+      const PanelCopy copy{.src = from.at + p * from.pixel + c,
+                           .src_stride = from.pixel,
                            .rows = std::min(kPositions, positions - p),
                            .cols = std::min(kChannels, channels - c),
                            .dst = pairs,
                            .panel_stride = 0,
                            .width = kChannels,
                            .pitch = kChannels,
-                           .map = from_channel<Acc>(map, c),
+                           .map = from_channel<Acc>(from.map, c),
                            .terms = static_cast<int>(terms_),
                            .term_stride = kTerm};
       if constexpr (std::is_same_v<T, Operand>) pack_panels(panel_format(gemm_), copy);
@@ -100,20 +108,21 @@ void TransposedWgrad<T, Operand>::transpose(const T* from, int64_t pixel, int64_
 
 /// B is [term][panel][run][k/kr][nr][kr].
 template <class T, class Operand>
-void TransposedWgrad<T, Operand>::pack_b(const Cell& cell, const Block& block, Operand* b) const {
-  if (pairs_) return interleave(cell, block, b);
+void TransposedWgrad<T, Operand>::pack_b(const Cell& cell, const Block& block, T* copied,
+                                         Operand* b) const {
+  if (pairs_) return interleave(cell, block, source(cell, block, !x_is_a_, copied), b);
   const int64_t length = run_length(block), panel_items = run_count(block) * length * gemm_.nr;
   const int64_t term = b_items(cell.columns.size, block);
-  const Source from = source(cell, false);
+  const T* dy =
+      static_cast<const T*>(dy_) + (cell.group * ocg_ + cell.columns.begin) * dy_strides_.c;
   const bool gaps = length != p_.ow || cell.columns.size % gemm_.nr != 0;
   std::fill_n(b, gaps ? terms_ * term : 0, Operand{});
   for (int64_t n = 0; n < block.images; ++n) {
     for (int64_t i = 0; i < block.rows; ++i) {
-      const T* row =
-          from.at + (block.image + n) * from.strides.n + (block.row + i) * from.strides.y;
+      const T* row = dy + (block.image + n) * dy_strides_.n + (block.row + i) * dy_strides_.y;
       const int64_t run = linear_ ? n : n * block.rows + i;
       for (int64_t o = 0; o < cell.columns.size; o += gemm_.nr)
-        pack_row(row + o * from.strides.c, std::min<int64_t>(gemm_.nr, cell.columns.size - o),
+        pack_row(row + o * dy_strides_.c, std::min<int64_t>(gemm_.nr, cell.columns.size - o),
                  linear_ ? i * width_ : 0, term,
                  b + o / gemm_.nr * panel_items + run * length * gemm_.nr);
     }
@@ -123,16 +132,15 @@ void TransposedWgrad<T, Operand>::pack_b(const Cell& cell, const Block& block, O
 /// The same of pairs of pixels, all channels of each.
 template <class T, class Operand>
 void TransposedWgrad<T, Operand>::interleave(const Cell& cell, const Block& block,
-                                             Operand* b) const {
+                                             const Source& from, Operand* b) const {
   const int64_t length = run_length(block), panel_items = run_count(block) * length * gemm_.nr;
   const int64_t term = b_items(cell.columns.size, block);
   const int64_t panels = panel_count(gemm_, cell.columns.size);
-  const Source from = source(cell, !x_is_a_);
-  /// Pixels of a run from `begin` on, and zeros up to `end`.
-  const auto pack = [&](const T* at, int64_t pixels, Operand* run, int64_t begin, int64_t end) {
-    const PanelCopy copy{.src = at,
-                         .src_stride = from.stride_x * from.strides.x,
-                         .rows = pixels,
+  /// Pixels to a run from `begin` on, and zeros up to `end`.
+  const auto pack = [&](int64_t pixel, int64_t count, Operand* run, int64_t begin, int64_t end) {
+    const PanelCopy copy{.src = from.at + pixel * from.pixel,
+                         .src_stride = from.pixel,
+                         .rows = count,
                          .cols = cell.columns.size,
                          .dst = run + begin * gemm_.nr,
                          .panel_stride = panel_items,
@@ -143,23 +151,18 @@ void TransposedWgrad<T, Operand>::interleave(const Cell& cell, const Block& bloc
                          .term_stride = term};
     if constexpr (std::is_same_v<T, Operand>) pack_panels(panel_format(gemm_), copy);
     else round_panels(copy);
-    const int64_t packed = begin + round_up(pixels, gemm_.kr);
-    for (int64_t i = 0; i < terms_ * panels; ++i)
-      std::fill(run + i / panels * term + i % panels * panel_items + packed * gemm_.nr,
-                run + i / panels * term + i % panels * panel_items + end * gemm_.nr, Operand{});
-  };
-  if (dense_)
-    return pack(from.at + block.image * from.strides.n + block.row * from.strides.y, pixels(block),
-                b, 0, length);
-  for (int64_t n = 0; n < block.images; ++n) {
-    for (int64_t i = 0; i < block.rows; ++i) {
-      const T* row = from.at + (block.image + n) * from.strides.n +
-                     (block.row + i) * from.stride_y * from.strides.y;
-      const int64_t run = linear_ ? n : n * block.rows + i;
-      const bool last = !linear_ || i + 1 == block.rows;
-      pack(row, p_.ow, b + run * length * gemm_.nr, linear_ ? i * width_ : 0,
-           last ? length : (i + 1) * width_);
+    const int64_t packed = begin + round_up(count, gemm_.kr);
+    for (int64_t i = 0; i < terms_ * panels; ++i) {
+      Operand* panel = run + i / panels * term + i % panels * panel_items;
+      std::fill(panel + packed * gemm_.nr, panel + end * gemm_.nr, Operand{});
     }
+  };
+  if (dense_) return pack(0, pixels(block), b, 0, length);
+  for (int64_t i = 0; i < block.images * block.rows; ++i) {  // of dy
+    const int64_t row = linear_ ? i % block.rows : 0, run = linear_ ? i / block.rows : i;
+    const bool last = !linear_ || row + 1 == block.rows;
+    pack(i * p_.ow, p_.ow, b + run * length * gemm_.nr, row * width_,
+         last ? length : (row + 1) * width_);
   }
 }
 
