@@ -53,10 +53,8 @@ int64_t row_width(const Axis& axis, const GemmKernel& gemm) {
 template <class T, class Operand>
 TransposedWgrad<T, Operand>::TransposedWgrad(const ConvChoice& choice) : WgradOperands(choice) {
   kw_in_k_ = forward_taps(p_).kw_in_k;
-  if (kw_in_k_)
-    for (int64_t s = 0; s < p_.kw; ++s)
-      x_axes_.push_back(forward_axis(p_.iw, p_.ow, 1, p_.stride_w, p_.pad_w - s, 1));
-  else x_axes_ = {forward_axis(p_.iw, p_.ow, p_.kw, p_.stride_w, p_.pad_w, p_.dilation_w)};
+  taps_axis_ = forward_axis(p_.iw, p_.ow, p_.kw, p_.stride_w, p_.pad_w, p_.dilation_w);
+  x_axis_ = kw_in_k_ ? forward_axis(p_.iw, p_.ow, 1, p_.stride_w, p_.pad_w, 1) : taps_axis_;
   tap_rows_ = p_.kh;
   tap_columns_ = kw_in_k_ ? 1 : p_.kw;
   pairs_ = p_.format == MemoryFormat::channels_last && gemm_.kr == 2 && gemm_.nr % 16 == 0 &&
@@ -67,16 +65,16 @@ TransposedWgrad<T, Operand>::TransposedWgrad(const ConvChoice& choice) : WgradOp
   // With few pixels, dw itself is what costs: with dy as A it comes out in its own order.
   const bool many_pixels = p_.n * p_.oh * p_.ow > icg_ + ocg_;
   x_is_a_ = !dense_ || (icg_ < ocg_ && many_pixels);
-  const int64_t rows = x_is_a_ ? icg_ * static_cast<int64_t>(x_axes_.size()) : ocg_;
+  const int64_t rows = x_is_a_ ? icg_ * (kw_in_k_ ? p_.kw : 1) : ocg_;
   cells_ = {.groups = p_.groups,
             .rows = rows,
             .columns = x_is_a_ ? ocg_ : icg_,
             .row_unit = even_piece(rows, gemm_.mr),
             .column_unit = gemm_.nr};
-  width_ = dense_ ? p_.ow : kw_in_k_ ? round_up(p_.ow, gemm_.kr) : row_width(x_axes_[0], gemm_);
+  width_ = dense_ ? p_.ow : kw_in_k_ ? round_up(p_.ow, gemm_.kr) : row_width(x_axis_, gemm_);
   // Rounding every row up to k_multiple against reading the padding between rows.
   linear_ = padded_k(gemm_, p_.ow) >= width_;
-  if (!linear_) width_ = x_axes_[0].extent(p_.ow);
+  if (!linear_) width_ = x_axis_.extent(p_.ow);
   choose_split();
   choose_blocks();
 }
@@ -115,7 +113,7 @@ void TransposedWgrad<T, Operand>::choose_blocks() {
   if (gemm_.isa != Isa::amx || !linear_) return;
   const bool many = taps() > 1;
   const int64_t items = cache::transposed_chunk(many) / (terms_ * kItem);
-  const int64_t beyond = y_axis_.reach * width_ + x_axes_[0].reach;  // that taps read
+  const int64_t beyond = y_axis_.reach * width_ + x_axis_.reach;  // that taps read
   const int64_t fit =
       (items - cells_.row_unit * beyond) / (cells_.row_unit + (many ? gemm_.nr : 0));
   chunk_ = std::max<int64_t>(fit / gemm_.k_multiple, 4) * gemm_.k_multiple;
@@ -143,7 +141,7 @@ std::vector<typename TransposedWgrad<T, Operand>::Chunk> TransposedWgrad<T, Oper
 
 template <class T, class Operand>
 int64_t TransposedWgrad<T, Operand>::row_items(const Block& block) const {
-  const int64_t shared = std::max<int64_t>(0, x_axes_[0].extent(p_.ow) - width_);
+  const int64_t shared = std::max<int64_t>(0, x_axis_.extent(p_.ow) - width_);
   const int64_t items = positions(block) + shared + run_length(block) - run_items(block);
   // An odd number of cache lines: rows of A spread over all sets.
   const int64_t line = 64 / kItem;
@@ -198,7 +196,7 @@ typename TransposedWgrad<T, Operand>::Runs TransposedWgrad<T, Operand>::runs(con
   Runs runs;
   const Scratch layout = scratch(block.rows);
   const Tap ty = y_axis_.tap(y_axis_.phase(0), tap / tap_columns_);
-  const Tap tx = x_axes_[0].tap(x_axes_[0].phase(0), tap % tap_columns_);
+  const Tap tx = x_axis_.tap(x_axis_.phase(0), tap % tap_columns_);
   const int64_t a_term = a_items(cell.rows.size, block), b_term = b_items(cell.columns.size, block);
   for (int64_t run = 0; run < run_count(block); ++run) {
     const int64_t n = linear_ ? run : run / block.rows, i = linear_ ? 0 : run % block.rows;

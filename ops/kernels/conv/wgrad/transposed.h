@@ -55,6 +55,7 @@ class TransposedWgrad : public WgradOperands {
   Source copy_x(const Cell& cell, const Block& block, T* copied) const;
   Source source(const Cell& cell, const Block& block, bool of_x, T* copied) const;
   void pack_a(const Cell& cell, const Block& block, T* copied, Operand* a) const;
+  void copy_tap_rows(const Cell& cell, const Block& block, Operand* a) const;
   void copy_rows(const Cell& cell, const Block& block, Operand* a) const;
   void transpose(const Cell& cell, const Block& block, const Source& from, Operand* a) const;
   void pack_b(const Cell& cell, const Block& block, T* copied, Operand* b) const;
@@ -79,7 +80,7 @@ class TransposedWgrad : public WgradOperands {
   int64_t sums_items() const {
     return ceil_div(cells_.max_rows(), cells_.row_unit) * sums(nullptr).tile;
   }
-  Scratch scratch(int64_t rows) const { return {y_axis_, x_axes_[0], rows, width_}; }
+  Scratch scratch(int64_t rows) const { return {y_axis_, x_axis_, rows, width_}; }
   int64_t pixels(const Block& block) const { return block.images * block.rows * p_.ow; }
   int64_t positions(const Block& block) const { return scratch(block.rows).image() * block.images; }
   int64_t run_count(const Block& block) const {
@@ -99,7 +100,8 @@ class TransposedWgrad : public WgradOperands {
     return panel_count(gemm_, columns) * run_count(block) * run_length(block) * gemm_.nr;
   }
 
-  std::vector<Axis> x_axes_;        // one an x tap if kw_in_k_, else one of all
+  Axis x_axis_;                     // of A's positions; under kw_in_k_ of one tap
+  Axis taps_axis_;                  // of all x taps
   int64_t tap_rows_, tap_columns_;  // products per block of pixels
   bool kw_in_k_;                    // the x taps are rows of A
   bool pairs_;                      // channels are innermost, and the kernel takes pairs

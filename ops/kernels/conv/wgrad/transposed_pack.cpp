@@ -20,7 +20,7 @@ typename TransposedWgrad<T, Operand>::Source TransposedWgrad<T, Operand>::copy_x
               .channel_stride = 1,
               .map = from_channel<Acc>(map_, first),
               .width = width_},
-             y_axis_, x_axes_[0], block, static_cast<const T*>(x_) + first, copied);
+             y_axis_, x_axis_, block, static_cast<const T*>(x_) + first, copied);
   return {copied, channels, {}};
 }
 
@@ -48,31 +48,59 @@ void TransposedWgrad<T, Operand>::pack_a(const Cell& cell, const Block& block, T
     Operand* to = a + row / cell.rows.size * term + row % cell.rows.size * stride;
     std::fill(to + positions, to + stride, Operand{});
   }
-  if (!pairs_ || kw_in_k_) return copy_rows(cell, block, a);
+  if (kw_in_k_) return copy_tap_rows(cell, block, a);
+  if (!pairs_) return copy_rows(cell, block, a);
   transpose(cell, block, source(cell, block, x_is_a_, copied), a);
 }
 
-/// Rows of A that are rows of x, or are made item by item.
+/// Rows of A, one a channel.
 template <class T, class Operand>
 void TransposedWgrad<T, Operand>::copy_rows(const Cell& cell, const Block& block,
                                             Operand* a) const {
+  const auto [first, channels] = this->channels(cell, true);
+  copy_block({.item = sizeof(T),
+              .strides = x_strides_,
+              .channels = channels,
+              .position_stride = 1,
+              .channel_stride = row_items(block),
+              .map = from_channel<Acc>(map_, first),
+              .bf16_terms = bf16_terms_,
+              .term_stride = a_items(channels, block),
+              .width = width_},
+             y_axis_, x_axis_, block, static_cast<const T*>(x_) + first * x_strides_.c, a);
+}
+
+/// Rows of A, one a column of taps and channel: stretches of channels' planes.
+template <class T, class Operand>
+void TransposedWgrad<T, Operand>::copy_tap_rows(const Cell& cell, const Block& block,
+                                                Operand* a) const {
+  const auto [first, channels] = this->channels(cell, true);
+  const Scratch planes(y_axis_, taps_axis_, block.rows);
+  const int64_t channel = planes.image() * block.images, copied_term = channels * channel;
+  const Workspace copied(terms_ * copied_term * kItem);
+  copy_block({.item = sizeof(T),
+              .strides = x_strides_,
+              .channels = channels,
+              .position_stride = 1,
+              .channel_stride = channel,
+              .map = from_channel<Acc>(map_, first),
+              .bf16_terms = bf16_terms_,
+              .term_stride = copied_term},
+             y_axis_, taps_axis_, block, static_cast<const T*>(x_) + first * x_strides_.c,
+             copied.as<Operand>());
   const int64_t stride = row_items(block), term = a_items(cell.rows.size, block);
-  for (int64_t row = 0; row < cell.rows.size;) {
-    const int64_t tap = (cell.rows.begin + row) / icg_, channel = (cell.rows.begin + row) % icg_;
-    const int64_t channels = std::min(icg_ - channel, cell.rows.size - row);
-    const int64_t first = cell.group * icg_ + channel;
-    copy_block({.item = sizeof(T),
-                .strides = x_strides_,
-                .channels = channels,
-                .position_stride = 1,
-                .channel_stride = stride,
-                .map = from_channel<Acc>(map_, first),
-                .bf16_terms = bf16_terms_,
-                .term_stride = term,
-                .width = width_},
-               y_axis_, x_axes_[static_cast<size_t>(tap)], block,
-               static_cast<const T*>(x_) + first * x_strides_.c, a + row * stride);
-    row += channels;
+  for (int64_t i = 0; i < terms_ * cell.rows.size; ++i) {
+    const int64_t row = i % cell.rows.size, t = i / cell.rows.size;
+    const Tap tap = taps_axis_.tap(taps_axis_.phase(0), (cell.rows.begin + row) / icg_);
+    const Operand* from = copied.as<Operand>() + t * copied_term +
+                          (cell.rows.begin + row) % icg_ * channel + tap.plane * planes.plane() +
+                          tap.shift;
+    Operand* to = a + t * term + row * stride;
+    for (int64_t y = 0; y < block.images * planes.planes_y * planes.height; ++y, to += width_) {
+      const int64_t plane = y / planes.height * planes.planes_x;
+      const Operand* pixels = from + plane * planes.plane() + y % planes.height * planes.width;
+      std::fill(std::copy_n(pixels, p_.ow, to), to + width_, Operand{});
+    }
   }
 }
 
