@@ -63,6 +63,9 @@ inline const std::vector<Case> kCases{
     {.n = 1, .groups = 1, .ic = 1, .oc = 1, .size = {1, 1}, .kernel = {1, 1}},
     // channels that collide in a cache set
     {.n = 1, .groups = 1, .ic = 1024, .oc = 3, .size = {3, 5}, .kernel = {1, 1}},
+    // more pixels than an AMX tile takes at a time for the gradient of the weight
+    {.n = 1, .groups = 1, .ic = 16, .oc = 2, .size = {20, 25}, .kernel = {1, 1}},
+    {.n = 1, .groups = 1, .ic = 16, .oc = 2, .size = {27, 28}, .kernel = {3, 3}, .pad = {1, 1}},
     // 3×3, even and odd everything
     {.name = "3×3, odd",
      .n = 2,

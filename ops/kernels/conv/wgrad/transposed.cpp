@@ -107,15 +107,14 @@ void TransposedWgrad<T, Operand>::choose_blocks() {
     return (a_items(cells_.max_rows(), block) + b_items(cells_.max_columns(), block)) * terms_ *
            kItem;
   };
-  cells_.cut(BlockGrid::within(p_.n, p_.oh, cache::transposed_block(gemm_.isa == Isa::amx), bytes),
-             2);
+  cells_.cut(BlockGrid::within(p_.n, p_.oh, cache::transposed_block(amx()), bytes), 2);
   chunk_ = INT64_MAX;
-  if (gemm_.isa != Isa::amx || !linear_) return;
-  const bool many = taps() > 1;
-  const int64_t items = cache::transposed_chunk(many) / (terms_ * kItem);
+  if (!amx() || !linear_) return;
+  const bool several = taps() > 1;
+  const int64_t items = cache::transposed_chunk(several) / (terms_ * kItem);
   const int64_t beyond = y_axis_.reach * width_ + x_axis_.reach;  // that taps read
   const int64_t fit =
-      (items - cells_.row_unit * beyond) / (cells_.row_unit + (many ? gemm_.nr : 0));
+      (items - cells_.row_unit * beyond) / (cells_.row_unit + (several ? gemm_.nr : 0));
   chunk_ = std::max<int64_t>(fit / gemm_.k_multiple, 4) * gemm_.k_multiple;
 }
 
@@ -124,18 +123,17 @@ template <class T, class Operand>
 std::vector<typename TransposedWgrad<T, Operand>::Chunk> TransposedWgrad<T, Operand>::chunks(
     const Block& block) const {
   const int64_t length = run_length(block), runs = run_count(block);
-  if (length > chunk_) {
-    std::vector<Chunk> chunks;
+  std::vector<Chunk> chunks;
+  if (length <= chunk_) {
+    const int64_t step = even_piece(runs, std::max<int64_t>(1, chunk_ / length));
+    for (int64_t run = 0; run < runs; run += step)
+      chunks.push_back({run, std::min(step, runs - run), 0, length});
+  } else {
     const int64_t step = round_up(even_piece(length, chunk_), gemm_.k_multiple);
     for (int64_t run = 0; run < runs; ++run)
       for (int64_t begin = 0; begin < length; begin += step)
         chunks.push_back({run, 1, begin, std::min(step, length - begin)});
-    return chunks;
   }
-  std::vector<Chunk> chunks;
-  const int64_t step = even_piece(runs, std::max<int64_t>(1, chunk_ / length));
-  for (int64_t run = 0; run < runs; run += step)
-    chunks.push_back({run, std::min(step, runs - run), 0, length});
   return chunks;
 }
 
@@ -179,7 +177,7 @@ void TransposedWgrad<T, Operand>::sum_up(int64_t index, const Sums& sums) const 
   for (int64_t i = 0; i < cell.blocks.size; ++i) {
     const Block block = cells_.grid[cell.blocks.begin + i];
     Prefetch prefetch;
-    if (pairs_ && gemm_.isa == Isa::amx)
+    if (pairs_ && amx())
       cells_.next(index, cell, i, [&](const Cell& c, const Block& next) {
         prefetch = prefetch_of(next, channels(c, true), channels(c, false), sizeof(T));
       });

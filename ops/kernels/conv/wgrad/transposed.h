@@ -66,6 +66,8 @@ class TransposedWgrad : public WgradOperands {
   void multiply(const Cell& cell, const Block& block, const Operand* a, const Operand* b,
                 bool first, const Sums& sums, Prefetch& prefetch) const;
 
+  /// Is it a tile of AMX, or of its emulation?
+  bool amx() const { return gemm_.enter != nullptr; }
   int64_t taps() const { return tap_rows_ * tap_columns_; }
   /// The channels that a cell reads, of all groups'.
   Extent channels(const Cell& cell, bool of_x) const {
