@@ -80,15 +80,16 @@ TransposedWgrad<T, Operand>::TransposedWgrad(const ConvChoice& choice) : WgradOp
 }
 
 /// The sums of a cell should stay in L2 from one of its blocks to the next. To transpose is as
-/// expensive as to read or write three times as much, to interleave twice.
+/// expensive as to read or write three times as much, to copy or interleave twice. Where channels are
+/// innermost A is transposed, else B.
 template <class T, class Operand>
 void TransposedWgrad<T, Operand>::choose_split() {
   const double sums = static_cast<double>(taps() * cells_.rows * cells_.columns) * sizeof(Acc);
   const double pixels = static_cast<double>(p_.n * p_.oh * p_.ow) * sizeof(T);
-  // x under taps: all its pixels are copied first.
-  const double of_x = static_cast<double>(p_.n * p_.ih * p_.iw * icg_) * sizeof(T);
-  const double a = dense_ ? pixels * static_cast<double>(cells_.rows) * 3 : of_x * 4;
-  const double b = pixels * static_cast<double>(cells_.columns) * 2;
+  const double x = static_cast<double>(p_.n * p_.ih * p_.iw * icg_) * sizeof(T);
+  const bool innermost = p_.format == MemoryFormat::channels_last;
+  const double a = dense_ ? pixels * static_cast<double>(cells_.rows) * 3 : x * (innermost ? 4 : 2);
+  const double b = pixels * static_cast<double>(cells_.columns) * (innermost ? 2 : 4);
   cells_.split(std::min(wanted_cells(multiplications()), kWgradCells),
                ceil_div(cells_.rows, cells_.row_unit), p_.n * p_.oh,
                [&](int64_t rows, int64_t columns, int64_t parts) {
