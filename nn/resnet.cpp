@@ -136,10 +136,10 @@ bool ResNet::takes_slabs(const Tensor& x) {
 }
 
 Tensor ResNet::early_stages_by_slab(const Tensor& x) {
-  const int64_t n = x.size(0), slab = slab_of(x);
+  const int64_t n = x.size(0), slabs = (n - 1) / slab_of(x) + 1;
   Tensor all;
-  for (int64_t begin = 0; begin < n; begin += slab) {
-    const int64_t end = std::min(begin + slab, n);
+  for (int64_t i = 0; i < slabs; ++i) {
+    const int64_t begin = n * i / slabs, end = n * (i + 1) / slabs;
     const Tensor y = early_stages(raw::slice(x, 0, begin, end));
     if (!all.defined()) all = empty({n, y.size(1), y.size(2), y.size(3)}, y.dtype(), y.format());
     raw::copy_(raw::slice(all, 0, begin, end), y);

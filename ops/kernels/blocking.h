@@ -41,8 +41,8 @@ inline int64_t shared_sources() { return 2 * l2(); }
 // By strips (conv/taps/strips.cpp), whose tiles read 64 bytes of A and of B a step, as AMX's do: one
 // of both is to stay in L1.
 
-/// Rows of A, over which all panels pass.
-inline constexpr int64_t kStripSource = 16 << 10;
+/// Rows of A that a strip reads, over which all panels pass.
+inline constexpr int64_t kStripSource = 32 << 10;
 /// B of a cell, which each of its strips reads.
 inline int64_t strip_weights() { return l2() / 2; }
 

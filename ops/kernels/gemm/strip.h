@@ -50,6 +50,8 @@ struct GemmStrip {
   /// What is read after it, to be prefetched to L2 a little at a time.
   const void* prefetch = nullptr;
   int64_t prefetch_bytes = 0;
+  /// And rows of what its epilogue touches: so many, from the epilogue's out, residual and x.
+  int64_t next_out = 0, next_rows = 0, next_stride = 0;
 };
 
 /// A tile of complete sums, [mr][nr].

@@ -218,35 +218,30 @@ void TapPlan::cut_for_panels() {
   shared_items = items_to_share(*this);
 }
 
-/// Blocks of pixels, of which a cell has one and all panels, while all of B fits in L2 beside them;
-/// else ranges of panels that do.
+/// A cell has a block of pixels and all panels, while B fits in L2 beside what tiles are completed
+/// in; else a range of panels that does. Then few blocks, since each range reads the source again.
 void TapPlan::cut_for_strips() {
-  const int64_t mr = gemm->mr;
-  const int64_t pixels = conv.images * conv.y.longest_phase() * conv.x.longest_phase();
+  const int64_t mr = gemm->mr, width = conv.x.longest_phase();
+  const int64_t pixels = conv.images * conv.y.longest_phase() * width;
   const int64_t wanted = wanted_cells(pixels * k * max_taps * output_total);
-  const int64_t b = panel_items() * panels * item;
-  parts = std::clamp<int64_t>(ceil_div(b, cache::strip_weights()),
-                              ceil_div(panels * gemm->nr, kStripColumns), panels);
-  const int64_t row_pixels = conv.x.longest_phase();
-  int64_t blocks = ceil_div(wanted, parts);
-  if (parts == 1) blocks = std::clamp<int64_t>(pixels / (8 * mr), wanted, 64);
-  if (conv.images >= blocks)
-    grid.block_images = ceil_div(conv.images, blocks), grid.block_rows = grid.rows;
-  else {
-    grid.block_images = 1;
-    grid.block_rows = ceil_div(conv.y.longest_phase(), ceil_div(blocks, conv.images));
-  }
-  if (row_pixels == 1) grid.block_rows = std::min(grid.rows, round_up(grid.block_rows, mr));
+  parts = std::clamp(ceil_div(panel_items() * panels * item, cache::strip_weights()),
+                     ceil_div(panels * gemm->nr, kStripColumns), panels);
+  const int64_t most = parts == 1 ? std::max<int64_t>(wanted, 64) : ceil_div(wanted, parts);
+  const int64_t blocks = std::clamp(pixels / (8 * mr), ceil_div(wanted, parts), most);
+  grid.block_images = std::max<int64_t>(1, ceil_div(conv.images, blocks));
+  grid.block_rows = grid.rows;
+  if (conv.images < blocks) grid.block_rows = ceil_div(grid.rows, ceil_div(blocks, conv.images));
+  if (width == 1) grid.block_rows = std::min(grid.rows, round_up(grid.block_rows, mr));
+
+  const int64_t position = k * item * terms;
+  const int64_t halo = conv.y.reach * Scratch(conv.y, conv.x, 1).width + conv.x.reach;
+  strip_tiles = std::clamp<int64_t>((cache::kStripSource / position - halo) / mr, 1, 8);
+  // One tap: what a strip reads is copied just before, and is in L1 then.
+  copied_rows = max_taps == 1 && parts == 1
+                    ? std::clamp<int64_t>(strip_tiles * mr / width, 1, grid.block_rows)
+                    : grid.block_rows;
   pieces = 1;
   shared_items = 0;
-  const int64_t tile_bytes = mr * k * item * terms;
-  strip_tiles = max_taps == 1 ? std::clamp<int64_t>(cache::kStripSource / tile_bytes, 1, 8) : 8;
-  copied_rows = grid.block_rows;
-  if (max_taps == 1 && parts == 1) {
-    const int64_t row_bytes = conv.x.longest_phase() * k * item * terms;
-    copied_rows =
-        std::clamp<int64_t>(strip_tiles * mr * k * item * terms / row_bytes, 1, grid.block_rows);
-  }
 }
 
 int64_t TapPlan::term_items(const Block& block) const {

@@ -5,10 +5,9 @@
 //     for each group, for some rows of the block
 //       copy their source to scratch, unless it is read where it lies
 //       for each phase of y, of x
-//         for each strip, some tiles of neighbouring positions
-//           1×1: C[strip × all panels] = A[strip × k] · B[k × all panels]      A stays in L1
-//           more taps: for each panel, for each block of source channels
-//             C[strip × nr] += Σ taps A[strip × channels] · B[channels × nr]   B stays in L1
+//         for each strip, some tiles of neighbouring positions             A stays in L1
+//           for each panel of nr output channels, for each tile              B comes from L2
+//             C[mr × nr] = Σ taps A[mr × channels] · B[channels × nr], then the epilogue
 //
 // Positions of A are neighbours over the end of a row and of an image: padding between them is
 // computed like a pixel, and left out when tiles are completed.
@@ -280,6 +279,10 @@ void StripEngine<T>::run_strip(std::span<const StripTile> tiles, const Panels& p
                   .b = taps.b.data(),
                   .b_panel = plan_.panel_items(),
                   .epilogue = &epilogue};
+  // Mostly the next strip follows where this one ends.
+  const StripTile& last = tiles.back();
+  strip.next_out = last.out + last.rows[last.outputs - 1].to + plan_.output_pixel;
+  strip.next_rows = outputs, strip.next_stride = plan_.output_pixel;
   if (sums.needs_pivot()) start_pivot(strip, sums);
   if (epilogue.kind == Epilogue::Kind::moments || epilogue.kind == Epilogue::Kind::gradient)
     sums.prepare(outputs);

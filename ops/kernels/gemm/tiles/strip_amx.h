@@ -30,6 +30,10 @@ class AmxStrip {
         ahead_end_(ahead_ + strip.prefetch_bytes) {
     const int64_t steps = strip.batch * strip.k / kStep, all = steps * strip.tiles * strip.panels;
     ahead_step_ = all == 0 ? 0 : (strip.prefetch_bytes / all + kLine) / kLine * kLine;
+    if (all > 0)
+      lines_a_step_ =
+          strip.next_rows * ((strip.n * (strip.epilogue->wide ? 4 : 2) + kLine - 1) / kLine) / all +
+          1;
     outputs_a_step_ = steps == 0 ? kMr : (kMr + steps - 1) / steps;
   }
 
@@ -39,7 +43,6 @@ class AmxStrip {
       float* const to = strip_.sums + (panel * strip_.tiles + index) * kMr * kNr;
       return multiply(tile, panel, to);
     }
-    see_next(panel, index + 1);
     float* const to = sums_[turn_ ^= 1];
     multiply(tile, panel, to);
     finish(kMr);
@@ -97,23 +100,19 @@ class AmxStrip {
     for (int64_t i = 0; i < ahead_step_; i += kLine) Finish::prefetch(ahead_ + i);
     ahead_ += ahead_step_;
   }
-  /// The tile that follows this one.
-  void see_next(int64_t panel, int64_t index) {
-    if (index == strip_.tiles) ++panel, index = 0;
-    next_ = panel < strip_.panels ? &strip_.tile[index] : nullptr;
-    next_column_ = panel * kNr, next_row_ = 0;
-  }
-  /// Its cache lines of the output, to be written, and of what its epilogue reads: from one row to
-  /// the next no hardware prefetcher follows.
+  /// The lines that the next strip is completed in, one behind the other as hardware prefetchers
+  /// follow them: 16 misses at a time, which is what a core has room for in L1, would take longer
+  /// than the products.
   void prefetch_next() {
-    if (next_ == nullptr) return;
     const Epilogue& f = *strip_.epilogue;
-    for (int64_t n = outputs_a_step_; n > 0 && next_row_ < next_->outputs; --n, ++next_row_) {
-      const int64_t item = next_->out + next_->rows[next_row_].to + next_column_;
-      const int64_t at = item * (f.wide ? 4 : 2);
-      __builtin_prefetch(static_cast<const char*>(f.out) + at, 1);
-      if (f.residual) __builtin_prefetch(static_cast<const char*>(f.residual) + at);
-      if (f.x) __builtin_prefetch(static_cast<const char*>(f.x) + at);
+    const int64_t item = f.wide ? 4 : 2, row_bytes = strip_.n * item;
+    for (int64_t i = 0; i < lines_a_step_ && next_row_ < strip_.next_rows; ++i) {
+      const int64_t at = (strip_.next_out + next_row_ * strip_.next_stride) * item + next_byte_;
+      Finish::prefetch(static_cast<const char*>(f.out) + at);
+      if (f.residual) Finish::prefetch(static_cast<const char*>(f.residual) + at);
+      if (f.x) Finish::prefetch(static_cast<const char*>(f.x) + at);
+      next_byte_ += kLine;
+      if (next_byte_ >= row_bytes) next_byte_ = 0, ++next_row_;
     }
   }
   /// The waiting tile's outputs up to `end`.
@@ -131,8 +130,7 @@ class AmxStrip {
   SummedTile waiting_{};  // to be finished; none at first
   int64_t finished_ = 0, outputs_a_step_;
   int turn_ = 0;
-  const StripTile* next_ = nullptr;
-  int64_t next_column_ = 0, next_row_ = 0;
+  int64_t next_row_ = 0, next_byte_ = 0, lines_a_step_ = 0;
   alignas(64) float sums_[2][kMr * kNr];  // of this tile, and of the one before
 };
 
