@@ -37,7 +37,7 @@ set(QUERN_FAMILIES
                  avx512 avx2 portable reference"
   "image         resample     ResampleKernel:resample       avx512 avx2 portable reference"
   "norm          batch_norm   BatchNormKernel:batch_norm    avx512 avx2 portable reference"
-  "norm          join         JoinKernel:join               avx512 avx2 portable reference"
+  "norm          join         JoinKernel:join               avx512_bf16 avx512 avx2 portable reference"
   "norm          layer_norm   LayerNormKernel:layer_norm    avx512 avx2 portable reference"
   "optim         update       SgdKernel:sgd AdamWKernel:adamw RmspropKernel:rmsprop  avx512 avx2 portable reference"
   "pool          pool         PoolKernel:pool               avx512 avx2 portable planes reference"

@@ -144,11 +144,13 @@ inline void store_fence() {
 }
 
 /// Prefetches what lies a page further on: hardware prefetchers stop at page ends and start anew
-/// behind them. Pays in backward passes, whose tensors are partly in the third-level cache, not
-/// where all comes from memory (forward, SGD).
+/// behind them. Pays in loops of few instructions a line, not where other work hides it (SGD).
 inline void fetch_page_ahead(const void* p) {
   __builtin_prefetch(static_cast<const char*>(p) + 4096);
 }
+/// The same of what will be overwritten: a store that misses waits for the line, and stores wait
+/// for each other.
+inline void own_page_ahead(void* p) { __builtin_prefetch(static_cast<char*>(p) + 4096, 1); }
 
 // Conditions as bits, that of lane i being bit i: vectors as AVX-512 keeps them.
 template <class T>

@@ -1,5 +1,6 @@
-// The join kernels on vectors of xsimd, once an instruction set. They are bound by memory
-// bandwidth, which hides what a branch a vector costs.
+// The join kernels on vectors of xsimd, once an instruction set. They are bound by memory bandwidth
+// if their loops are tight: what is the same for a whole call is in their types, not a branch a
+// vector.
 #pragma once
 #include "quern/ops/kernels/activation_simd.h"
 #include "quern/ops/kernels/norm/join_kernel.h"
@@ -8,125 +9,227 @@
 namespace quern::kernels {
 namespace {
 
-/// i is an element's index, c its channel, `part` a vector's lanes or the first of them.
+/// What a side brings, or gets.
+enum class Kind { nothing, plain, mapped };
+
+/// Calls f with the constant that `kind` is.
+template <class F>
+void as_constant(Kind kind, F f) {
+  if (kind == Kind::nothing) f(std::integral_constant<Kind, Kind::nothing>{});
+  else if (kind == Kind::plain) f(std::integral_constant<Kind, Kind::plain>{});
+  else f(std::integral_constant<Kind, Kind::mapped>{});
+}
+
+/// i is an element's index, r and c its row and channel, `part` a vector's lanes or the first of
+/// them.
 template <class T>
 struct Join {
   using V = Vec<T>;
   using P = Wide<T>;
 
-  template <class Part>
-  static V elements(const void* p, int64_t i, Part part) {
-    return part.load(static_cast<const T*>(p) + i);
+  static const T* elements(const void* p) { return static_cast<const T*>(p); }
+  static const P* parameters(const void* p) { return static_cast<const P*>(p); }
+
+  /// A side forward.
+  template <Kind kind>
+  struct Side {
+    explicit Side(const JoinSide& s)
+        : v(elements(s.v)),
+          center(parameters(s.map.center)),
+          scale(parameters(s.map.scale)),
+          shift(parameters(s.map.shift)) {}
+    template <class Part>
+    V operator()(int64_t i, int64_t c, Part part) const {
+      if constexpr (kind == Kind::plain) return part.load(v + i);
+      else
+        return normalised(part.load(v + i), part.load(center + c), part.load(scale + c),
+                          part.load(shift + c));
+    }
+    const T* v;
+    const P *center, *scale, *shift;
+  };
+  using Branch = Side<Kind::mapped>;
+
+  /// An activation that only clamps. A bound that it lacks is NaN, which nothing exceeds.
+  struct Clamp {
+    explicit Clamp(Activation a)
+        : low(a == Activation::none ? __builtin_nanf("") : 0),
+          high(a == Activation::relu6 ? 6 : __builtin_nanf("")) {}
+    V operator()(V v) const { return clamped(v, low, high); }
+    auto passes(V v) const { return !((v <= low) | (v >= high)); }  // NaN does
+    V low, high;
+  };
+  struct Smooth {
+    V operator()(V v) const { return activated(v, activation); }
+    Activation activation;
+  };
+
+  // Gradients of the sum.
+  struct Passed {
+    template <class Part>
+    V operator()(int64_t, int64_t i, int64_t, Part part) const {
+      return part.load(dout + i);
+    }
+    const T* dout;
+  };
+  struct Masked {
+    template <class Part>
+    V operator()(int64_t r, int64_t i, int64_t c, Part part) const {
+      const int bits = mask[r * words + c / 16] >> bit(c);
+      return where_bits<T>(static_cast<uint16_t>(bits), part.load(dout + i));
+    }
+    const T* dout;
+    const MaskWord* mask;
+    int64_t words;
+  };
+  struct Sloped {
+    template <class Part>
+    V operator()(int64_t, int64_t i, int64_t c, Part part) const {
+      return through(part.load(dout + i), branch(i, c, part), activation);
+    }
+    const T* dout;
+    Branch branch;
+    Activation activation;
+  };
+  template <class F>
+  static void as_gradient(const BatchNormBlock& block, const JoinSide& branch, const void* dout,
+                          const MaskWord* mask, F f) {
+    const Activation a = branch.map.activation;
+    if (mask) f(Masked{elements(dout), mask, mask_words(block.stride)});
+    else if (a == Activation::none) f(Passed{elements(dout)});
+    else f(Sloped{elements(dout), Branch(branch), a});
   }
-  template <class Part>
-  static V parameters(const void* p, int64_t c, Part part) {
-    return part.load(static_cast<const P*>(p) + c);
-  }
-  template <class Part>
-  static V value_of(const JoinSide& side, int64_t i, int64_t c, Part part) {
-    const V v = elements(side.v, i, part);
-    if (!side.map.scale) return v;
-    return normalised(v, parameters(side.map.center, c, part), parameters(side.map.scale, c, part),
-                      parameters(side.map.shift, c, part));
-  }
-  template <class Part>
-  static V sum_of(const JoinSide& branch, const JoinSide& shortcut, int64_t i, int64_t c,
-                  Part part) {
-    const V v = value_of(branch, i, c, part);
-    return shortcut.v ? v + value_of(shortcut, i, c, part) : v;
-  }
-  template <class Word>
-  static Word* row_of(Word* mask, const BatchNormBlock& block, int64_t row) {
-    return mask ? mask + row * mask_words(block.stride) : nullptr;
-  }
+
   /// Where channel c's lanes begin in its word.
   static int bit(int64_t c) { return kLanes<T> == 16 ? 0 : static_cast<int>(c % 16); }
   static void put_bits(MaskWord* row, int64_t c, xsimd::batch_bool<P> condition) {
     const int bits = to_bits<T>(condition) << bit(c);
     row[c / 16] = static_cast<MaskWord>(bit(c) == 0 ? bits : row[c / 16] | bits);
   }
-  /// dz; `bits`: of the row, or null
-  template <class Part>
-  static V differentiated(const JoinSide& branch, const JoinSide& shortcut, const void* dout,
-                          const MaskWord* bits, int64_t i, int64_t c, Part part) {
-    for (const void* p : {branch.v, shortcut.v, dout})
-      if (p) fetch_page_ahead(static_cast<const T*>(p) + i);
-    if (!bits)
-      return branch.map.activation == Activation::none
-                 ? elements(dout, i, part)
-                 : through(elements(dout, i, part), value_of(branch, i, c, part),
-                           branch.map.activation);
-    return where_bits<T>(static_cast<uint16_t>(bits[c / 16] >> bit(c)), elements(dout, i, part));
-  }
-  /// sum += dz·(v - center)
-  template <class Part>
-  static void add_deviation(const JoinSide& side, V dz, int64_t i, int64_t c, Part part, P* sum) {
-    const V d = elements(side.v, i, part) - parameters(side.map.center, c, part);
-    store(sum, fused(dz, d, load(sum)));
-  }
-  template <class Part>
-  static void differentiate(const JoinSide& side, V dz, int64_t i, int64_t c, Part part,
-                            bool streams) {
-    if (!side.dv) return;
-    if (side.a) {
-      const V bv = normalised(elements(side.v, i, part), parameters(side.map.center, c, part),
-                              parameters(side.b, c, part), parameters(side.c, c, part));
-      dz = fused(parameters(side.a, c, part), dz, bv);
-    }
-    put(static_cast<T*>(side.dv) + i, dz, part, streams);
-  }
   template <class Part>
   static void put(T* p, V v, Part part, bool streams) {
-    if (streams) part.stream(p, v);
-    else part.store(p, v);
+    if (streams) return part.stream(p, v);
+    own_page_ahead(p);
+    part.store(p, v);
   }
 
-  static void forward(const BatchNormBlock& block, const JoinSide& branch, const JoinSide& shortcut,
-                      void* out, MaskWord* mask, bool streams) {
+  /// body(r, i, c, part) on every vector.
+  template <class F>
+  static void each(const BatchNormBlock& block, F body) {
     for (int64_t r = 0; r < block.rows; ++r)
-      each_vector<T>(block.channels, [&](int64_t c, int, auto part) {
-        const int64_t i = r * block.stride + c;
-        const V v = sum_of(branch, shortcut, i, c, part);
-        put(static_cast<T*>(out) + i, activated(v, branch.map.activation), part, streams);
-        if (mask)  // NaN passes
-          put_bits(row_of(mask, block, r), c, through(V(1), v, branch.map.activation) != V(0));
-      });
+      each_vector<T>(block.channels,
+                     [&](int64_t c, int, auto part) { body(r, r * block.stride + c, c, part); });
+  }
+
+  template <bool masks, Kind kind, class Activate>
+  static void forward_as(const BatchNormBlock& block, const JoinSide& branch_,
+                         const JoinSide& shortcut_, Activate activate, void* out_, MaskWord* mask,
+                         bool streams) {
+    const Branch branch(branch_);
+    const Side<kind> shortcut(shortcut_);
+    T* out = static_cast<T*>(out_);
+    const int64_t words = mask_words(block.stride);
+    each(block, [=](int64_t r, int64_t i, int64_t c, auto part) {
+      fetch_page_ahead(branch.v + i);
+      if constexpr (kind != Kind::nothing) fetch_page_ahead(shortcut.v + i);
+      V v = branch(i, c, part);
+      if constexpr (kind != Kind::nothing) v += shortcut(i, c, part);
+      put(out + i, activate(v), part, streams);
+      if constexpr (masks) put_bits(mask + r * words, c, activate.passes(v));
+    });
     if (streams) store_fence();
   }
+  static void forward(const BatchNormBlock& block, const JoinSide& branch, const JoinSide& shortcut,
+                      void* out, MaskWord* mask, bool streams) {
+    const Activation a = branch.map.activation;
+    const Kind kind = !shortcut.v ? Kind::nothing : shortcut.map.scale ? Kind::mapped : Kind::plain;
+    as_constant(kind, [&](auto k) {
+      if (!only_clamps(a))
+        forward_as<false, k()>(block, branch, shortcut, Smooth{a}, out, mask, streams);
+      else if (mask) forward_as<true, k()>(block, branch, shortcut, Clamp(a), out, mask, streams);
+      else forward_as<false, k()>(block, branch, shortcut, Clamp(a), out, mask, streams);
+    });
+  }
 
-  static void reduce(const BatchNormBlock& block, const JoinSide& branch, const JoinSide& shortcut,
-                     const void* dout, const MaskWord* mask, double* const* sums) {
+  template <bool both, class Gradient>
+  static void reduce_as(const BatchNormBlock& block, const JoinSide& branch_,
+                        const JoinSide& shortcut_, Gradient gradient, double* const* sums) {
+    const Branch branch(branch_), shortcut(shortcut_);
     // Row by row, the sums of a row's channels in L1: a sequential read reaches more of the
     // memory's bandwidth than stripes of columns narrow enough to keep their sums in registers.
     alignas(64) P all[3][kJoinChannels] = {};
-    for (int64_t r = 0; r < block.rows; ++r)
-      each_vector<T>(block.channels, [&](int64_t c, int, auto part) {
-        const int64_t i = r * block.stride + c;
-        const V dz = differentiated(branch, shortcut, dout, row_of(mask, block, r), i, c, part);
-        store(all[0] + c, load(all[0] + c) + dz);
-        add_deviation(branch, dz, i, c, part, all[1] + c);
-        if (shortcut.map.center) add_deviation(shortcut, dz, i, c, part, all[2] + c);
-      });
-    for (int k = 0; k < (shortcut.map.center ? 3 : 2); ++k)
+    const auto add = [](V v, P* sum) { store(sum, load(sum) + v); };
+    const auto add_deviation = [](const Branch& side, V dz, int64_t i, int64_t c, auto part,
+                                  P* sum) {
+      const V d = part.load(side.v + i) - part.load(side.center + c);
+      store(sum, fused(dz, d, load(sum)));
+    };
+    each(block, [&](int64_t r, int64_t i, int64_t c, auto part) {
+      fetch_page_ahead(gradient.dout + i);
+      fetch_page_ahead(branch.v + i);
+      if constexpr (both) fetch_page_ahead(shortcut.v + i);
+      const V dz = gradient(r, i, c, part);
+      add(dz, all[0] + c);
+      add_deviation(branch, dz, i, c, part, all[1] + c);
+      if constexpr (both) add_deviation(shortcut, dz, i, c, part, all[2] + c);
+    });
+    for (int k = 0; k < (both ? 3 : 2); ++k)
       for (int64_t c = 0; c < block.channels; ++c) sums[k][c] = all[k][c];
   }
+  static void reduce(const BatchNormBlock& block, const JoinSide& branch, const JoinSide& shortcut,
+                     const void* dout, const MaskWord* mask, double* const* sums) {
+    as_gradient(block, branch, dout, mask, [&](auto gradient) {
+      if (shortcut.map.center) reduce_as<true>(block, branch, shortcut, gradient, sums);
+      else reduce_as<false>(block, branch, shortcut, gradient, sums);
+    });
+  }
 
-  template <bool streams>
-  static void apply_as(const BatchNormBlock& block, const JoinSide& branch,
-                       const JoinSide& shortcut, const void* dout, const MaskWord* mask) {
-    for (int64_t r = 0; r < block.rows; ++r)
-      each_vector<T>(block.channels, [&](int64_t c, int, auto part) {
-        const int64_t i = r * block.stride + c;
-        const V dz = differentiated(branch, shortcut, dout, row_of(mask, block, r), i, c, part);
-        differentiate(branch, dz, i, c, part, streams && branch.dv != dout);
-        differentiate(shortcut, dz, i, c, part, streams && shortcut.dv != dout);
-      });
+  /// A side backward.
+  template <Kind kind>
+  struct Differentiated {
+    Differentiated(const JoinSide& s, bool streams_)
+        : v(elements(s.v)),
+          center(parameters(s.map.center)),
+          a(parameters(s.a)),
+          b(parameters(s.b)),
+          c_(parameters(s.c)),
+          dv(static_cast<T*>(s.dv)),
+          streams(streams_) {}
+    template <class Part>
+    void put(V dz, int64_t i, int64_t c, Part part) const {
+      if constexpr (kind == Kind::mapped) {
+        fetch_page_ahead(v + i);
+        const V bv = normalised(part.load(v + i), part.load(center + c), part.load(b + c),
+                                part.load(c_ + c));
+        dz = fused(part.load(a + c), dz, bv);
+      }
+      if constexpr (kind != Kind::nothing) Join::put(dv + i, dz, part, streams);
+    }
+    const T* v;
+    const P *center, *a, *b, *c_;
+    T* dv;
+    bool streams;
+  };
+  template <Kind kind, class Gradient>
+  static void apply_as(const BatchNormBlock& block, const JoinSide& branch_,
+                       const JoinSide& shortcut_, Gradient gradient, bool streams) {
+    const auto streams_to = [&](const void* dv) { return streams && dv != gradient.dout; };
+    const Differentiated<Kind::mapped> branch(branch_, streams_to(branch_.dv));
+    const Differentiated<kind> shortcut(shortcut_, streams_to(shortcut_.dv));
+    each(block, [=](int64_t r, int64_t i, int64_t c, auto part) {
+      fetch_page_ahead(gradient.dout + i);
+      const V dz = gradient(r, i, c, part);
+      branch.put(dz, i, c, part);
+      shortcut.put(dz, i, c, part);
+    });
     if (streams) store_fence();
   }
   static void apply(const BatchNormBlock& block, const JoinSide& branch, const JoinSide& shortcut,
                     const void* dout, const MaskWord* mask, bool streams) {
-    if (streams) apply_as<true>(block, branch, shortcut, dout, mask);
-    else apply_as<false>(block, branch, shortcut, dout, mask);
+    const Kind kind = !shortcut.dv ? Kind::nothing : shortcut.a ? Kind::mapped : Kind::plain;
+    as_gradient(block, branch, dout, mask, [&](auto gradient) {
+      as_constant(kind, [&](auto k) { apply_as<k()>(block, branch, shortcut, gradient, streams); });
+    });
   }
 
   static constexpr JoinKernel record(const char* name, DType dtype) {
@@ -135,9 +238,11 @@ struct Join {
 };
 
 constexpr JoinKernel kRecords[] = {
-    Join<float>::record(QUERN_NAMED("join_f32"), DType::f32),
     Join<bfloat16>::record(QUERN_NAMED("join_bf16"), DType::bf16),
+#ifndef __AVX512BF16__  // it only rounds
+    Join<float>::record(QUERN_NAMED("join_f32"), DType::f32),
     Join<double>::record(QUERN_NAMED("join_f64"), DType::f64),
+#endif
 };
 
 }  // namespace
