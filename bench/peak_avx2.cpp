@@ -15,7 +15,6 @@ void run(int64_t rounds) {
 
 constinit const ArithmeticLoop peak_f32_avx2{"f32 FMA, 256 bits", Isa::avx2, DType::f32, 12 * 8 * 2,
                                              run};
-constinit const MemoryLoop memory_avx2{"32 bytes", Isa::avx2, Memory<32>::read, Memory<32>::copy,
-                                       Memory<32>::update};
+constinit const MemoryLoop memory_avx2 = memory_loop<32>("32 bytes", Isa::avx2);
 
 }  // namespace quern::bench

@@ -15,7 +15,6 @@ void run(int64_t rounds) {
 
 constinit const ArithmeticLoop peak_f32_avx512{"f32 FMA, 512 bits", Isa::avx512, DType::f32,
                                                24 * 16 * 2, run};
-constinit const MemoryLoop memory_avx512{"64 bytes", Isa::avx512, Memory<64>::read,
-                                         Memory<64>::copy, Memory<64>::update};
+constinit const MemoryLoop memory_avx512 = memory_loop<64>("64 bytes", Isa::avx512);
 
 }  // namespace quern::bench

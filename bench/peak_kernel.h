@@ -17,12 +17,17 @@ struct ArithmeticLoop {
 };
 
 /// Passes over memory. Pointers are aligned to 64 bytes, `bytes` a multiple of 1024.
-struct MemoryLoop {
-  const char* name;
-  Isa isa;
+struct MemoryPasses {
   void (*read)(const void* a, int64_t bytes);
   void (*copy)(const void* a, void* b, int64_t bytes);
   void (*update)(void* a, int64_t bytes);  ///< reads it and writes it back
+};
+
+/// `far` is for what a core's own caches do not hold, and fetches ahead.
+struct MemoryLoop {
+  const char* name;
+  Isa isa;
+  MemoryPasses near, far;
 };
 
 extern const ArithmeticLoop peak_f32_portable;

@@ -14,7 +14,6 @@ void run(int64_t rounds) {
 
 constinit const ArithmeticLoop peak_f32_portable{"f32 multiply and add", Isa::portable, DType::f32,
                                                  12 * 4 * 2, run};
-constinit const MemoryLoop memory_portable{"16 bytes", Isa::portable, Memory<16>::read,
-                                           Memory<16>::copy, Memory<16>::update};
+constinit const MemoryLoop memory_portable = memory_loop<16>("16 bytes", Isa::portable);
 
 }  // namespace quern::bench

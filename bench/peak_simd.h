@@ -32,17 +32,26 @@ void run_chains(int64_t rounds, V zero, F multiply_add) {
   }
 }
 
-template <int bytes_of_vector>
+/// Cache lines `ahead` bytes ahead are fetched to L2, as the library's kernels do: hardware
+/// prefetchers start anew in every page of 4 KB, and a core's own loads have too few lines under way.
+template <int bytes_of_vector, int64_t ahead>
 struct Memory {
   typedef float V __attribute__((vector_size(bytes_of_vector), may_alias));
   static constexpr int64_t kUnroll = 8;
   static constexpr int64_t kStep = kUnroll * bytes_of_vector;  // GCC 12 takes sizeof(V) for 4
 
+  /// With the first vector of each line.
+  template <bool to_write>
+  static void fetch(const V* a, int64_t j) {
+    if (ahead > 0 && j * bytes_of_vector % 64 == 0)
+      __builtin_prefetch(reinterpret_cast<const char*>(a + j) + ahead, to_write, 2);
+  }
   static void read(const void* a_, int64_t bytes) {
     const V* a = static_cast<const V*>(a_);
     for (int64_t i = 0; i < bytes / kStep; ++i, a += kUnroll) {
 #pragma GCC unroll 8
       for (int64_t j = 0; j < kUnroll; ++j) {
+        fetch<false>(a, j);
         V value = a[j];
         QUERN_TOUCH(value);
       }
@@ -54,6 +63,8 @@ struct Memory {
     for (int64_t i = 0; i < bytes / kStep; ++i, a += kUnroll, b += kUnroll) {
 #pragma GCC unroll 8
       for (int64_t j = 0; j < kUnroll; ++j) {
+        fetch<false>(a, j);
+        fetch<true>(b, j);
         V value = a[j];
         QUERN_TOUCH(value);  // else the compiler calls memcpy
         b[j] = value;
@@ -65,6 +76,7 @@ struct Memory {
     for (int64_t i = 0; i < bytes / kStep; ++i, a += kUnroll) {
 #pragma GCC unroll 8
       for (int64_t j = 0; j < kUnroll; ++j) {
+        fetch<true>(a, j);
         V value = a[j];
         QUERN_TOUCH(value);
         a[j] = value;
@@ -72,6 +84,16 @@ struct Memory {
     }
   }
 };
+
+template <int bytes_of_vector, int64_t ahead>
+constexpr MemoryPasses kPasses{Memory<bytes_of_vector, ahead>::read,
+                               Memory<bytes_of_vector, ahead>::copy,
+                               Memory<bytes_of_vector, ahead>::update};
+
+template <int bytes_of_vector>
+constexpr MemoryLoop memory_loop(const char* name, Isa isa) {
+  return {name, isa, kPasses<bytes_of_vector, 0>, kPasses<bytes_of_vector, 2048>};
+}
 
 }  // namespace
 }  // namespace quern::bench

@@ -58,27 +58,58 @@ double seconds_a_pass(bool shared, Pass pass) {
   return best / static_cast<double>(repeats);
 }
 
-Peaks::Memory measure_memory(const MemoryLoop& loop, const char* level, int64_t holds,
-                             int64_t bytes_a_thread, bool shared) {
-  // Two arrays for a copy; a read passes over both of them.
-  const int64_t array = std::max<int64_t>(1024, bytes_a_thread / 2 / 1024 * 1024);
-  std::deque<Workspace> blocks;  // which don't move
-  for (int t = 0; t < num_threads(); ++t) blocks.emplace_back(2 * array);
-  const auto of = [&](int64_t thread) {
-    return blocks[static_cast<size_t>(thread)].as<std::byte>();
-  };
-  parallel_for(num_threads(), [&](int64_t t) { std::fill_n(of(t), 2 * array, std::byte{}); });
-  const double gigabytes = 1e-9 * static_cast<double>(2 * array * num_threads());
-  const double read = seconds_a_pass(shared, [&](int64_t t, int64_t repeats) {
-    for (int64_t i = 0; i < repeats; ++i) loop.read(of(t), 2 * array);
-  });
-  const double copy = seconds_a_pass(shared, [&](int64_t t, int64_t repeats) {
-    for (int64_t i = 0; i < repeats; ++i) loop.copy(of(t), of(t) + array, array);
-  });
-  const double update = seconds_a_pass(shared, [&](int64_t t, int64_t repeats) {
-    for (int64_t i = 0; i < repeats; ++i) loop.update(of(t), 2 * array);
-  });
-  return {level, holds, gigabytes / read, gigabytes / copy, 2 * gigabytes / update};
+/// A block for each thread, of `bytes` in all, with the passes over it.
+class MemoryTest {
+ public:
+  MemoryTest(const MemoryPasses& passes, int64_t bytes, bool shared)
+      : passes_(passes),
+        // Two arrays for a copy; a read passes over both of them.
+        array_(std::max<int64_t>(1024, bytes / num_threads() / 2 / 1024 * 1024)),
+        shared_(shared) {
+    for (int t = 0; t < num_threads(); ++t) blocks_.emplace_back(2 * array_);
+    parallel_for(num_threads(), [&](int64_t t) { std::fill_n(of(t), 2 * array_, std::byte{}); });
+  }
+  double read() const {
+    return gigabytes() / seconds([&](int64_t t) { passes_.read(of(t), 2 * array_); });
+  }
+  double copy() const {
+    return gigabytes() / seconds([&](int64_t t) { passes_.copy(of(t), of(t) + array_, array_); });
+  }
+  double update() const {
+    return 2 * gigabytes() / seconds([&](int64_t t) { passes_.update(of(t), 2 * array_); });
+  }
+
+ private:
+  std::byte* of(int64_t thread) const {
+    return blocks_[static_cast<size_t>(thread)].as<std::byte>();
+  }
+  double gigabytes() const { return 1e-9 * static_cast<double>(2 * array_ * num_threads()); }
+  template <class Pass>
+  double seconds(Pass pass) const {
+    return seconds_a_pass(shared_, [&](int64_t t, int64_t repeats) {
+      for (int64_t i = 0; i < repeats; ++i) pass(t);
+    });
+  }
+
+  const MemoryPasses& passes_;
+  const int64_t array_;
+  const bool shared_;
+  std::deque<Workspace> blocks_;  // which don't move
+};
+
+/// Of a level that holds so much, over `bytes`.
+Peaks::Memory measure_memory(const MemoryPasses& passes, const char* level, int64_t holds,
+                             int64_t bytes, bool shared) {
+  const MemoryTest test(passes, bytes, shared);
+  return {level, holds, test.read(), test.copy(), test.update()};
+}
+
+/// What these threads have of the third level: how much they read at more than the middle between
+/// its rate, that of `least` bytes, and memory's. Its other cores may be those of other machines.
+int64_t find_share(const MemoryPasses& passes, int64_t l3, int64_t least, double middle) {
+  int64_t share = l3 / 2;
+  while (share > least && MemoryTest(passes, share, true).read() < middle) share /= 2;
+  return std::max(share, least);
 }
 
 }  // namespace
@@ -129,13 +160,20 @@ Peaks measure_peaks() {
     if (cpu_has(loop->isa)) widest = loop;
   const auto [l1, l2, l3] = cache_sizes();
   const int64_t threads = num_threads();
-  // Three quarters of a private level, half of the shared one: room for what else lives there.
-  peaks.memory.push_back(measure_memory(*widest, "L1", threads * l1, l1 / 4 * 3, false));
-  peaks.memory.push_back(measure_memory(*widest, "L2", threads * l2, l2 / 4 * 3, false));
-  if (l3 > 2 * threads * l2)
-    peaks.memory.push_back(measure_memory(*widest, "L3", l3, l3 / 2 / threads, true));
+  // Three quarters of a private level: room for what else lives there.
+  peaks.memory.push_back(
+      measure_memory(widest->near, "L1", threads * l1, threads * l1 / 4 * 3, false));
+  peaks.memory.push_back(
+      measure_memory(widest->near, "L2", threads * l2, threads * l2 / 4 * 3, false));
   const int64_t beyond = std::clamp<int64_t>(4 * l3, int64_t{256} << 20, int64_t{1} << 30);
-  peaks.memory.push_back(measure_memory(*widest, "memory", INT64_MAX, beyond / threads, true));
+  const Peaks::Memory memory = measure_memory(widest->far, "memory", INT64_MAX, beyond, true);
+  if (l3 > 2 * threads * l2) {
+    const int64_t least = std::min(l3 / 2, 4 * threads * l2);
+    Peaks::Memory shared = measure_memory(widest->far, "L3", least, least, true);
+    shared.bytes = find_share(widest->far, l3, least, (shared.read + memory.read) / 2);
+    peaks.memory.push_back(shared);
+  }
+  peaks.memory.push_back(memory);
   return peaks;
 }
 

@@ -22,6 +22,8 @@ struct Peaks {
     int64_t bytes;              // that all threads' shares of the level hold; memory: no limit
     double read, copy, update;  // GB/s, reads plus writes
     double best() const { return std::max({read, copy, update}); }
+    /// Of what reads some tensors and writes others.
+    double apart() const { return std::max(read, copy); }
   };
   int threads;
   std::vector<Arithmetic> arithmetic;

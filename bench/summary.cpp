@@ -14,12 +14,11 @@ namespace {
 
 using namespace kernels;
 constexpr std::array kPasses{ConvPass::forward, ConvPass::dgrad, ConvPass::wgrad};
-constexpr int kColumn = 25;  // characters of a pass
+constexpr int kColumn = 38;  // characters of a pass
 
-/// Median seconds of a run; negative if the result is wrong.
-double measure(const Options& options, const Benchmark& benchmark) {
+/// Median seconds of a run of c; negative if the result is wrong.
+double measure(const Options& options, const Benchmark& benchmark, Case* c) {
   constexpr double kLongEnough = 0.05;
-  const auto c = benchmark.make();
   c->run();
   if (const std::string wrong = c->wrong(); !wrong.empty()) {
     fmt::print(stderr, "{}: wrong result: {}\n", benchmark.name, wrong);
@@ -42,24 +41,29 @@ std::string short_shape(const ConvProblem& p) {
 
 struct Work {
   double seconds = 0, flop = 0, nominal_flop = 0;
+  double least_seconds = 0;  // of its bytes, at the rate of the level that holds them
+  std::string level = {};
 
   void add(const Work& w, double times) {
-    seconds += times * w.seconds, flop += times * w.flop, nominal_flop += times * w.nominal_flop;
+    seconds += times * w.seconds, least_seconds += times * w.least_seconds;
+    flop += times * w.flop, nominal_flop += times * w.nominal_flop;
   }
-  /// Milliseconds, divided by `images`; GFLOP/s; % of the peak.
+  /// Milliseconds, divided by `images`; GFLOP/s; % of the peak; % of what the bytes allow.
   void print(double images, double peak) const {
-    fmt::print(" {:10.3f} {:7.1f} {:4.0f}%", 1e3 * seconds / images, 1e-9 * flop / seconds,
-               1e-7 * flop / seconds / peak);
+    fmt::print(" {:10.3f} {:7.1f} {:4.0f}% {:4.0f}% {:>6}", 1e3 * seconds / images,
+               1e-9 * flop / seconds, 1e-7 * flop / seconds / peak, 100 * least_seconds / seconds,
+               level);
   }
 };
 
 bool print_table(const Options& options, const ConvWay& way, MemoryFormat format,
                  const Peaks& peaks) {
   const double peak = peaks.gflops(way.gemm->a), images = static_cast<double>(options.batch);
-  fmt::print("\n{}, {}, batch {}, {} thread{}, {} operands{}; ms, GFLOP/s, share of {:.1f}\n",
-             way.kernel ? way.choice({}, {}).name() : way.gemm->name, short_name(format),
-             options.batch, num_threads(), num_threads() == 1 ? "" : "s",
-             options.cold ? "cold" : "warm", options.fused ? ", fused" : "", peak);
+  fmt::print(
+      "\n{}, {}, batch {}, {} thread{}, {} operands{}; ms, GFLOP/s, share of {:.1f}, of memory\n",
+      way.kernel ? way.choice({}, {}).name() : way.gemm->name, short_name(format), options.batch,
+      num_threads(), num_threads() == 1 ? "" : "s", options.cold ? "cold" : "warm",
+      options.fused ? ", fused" : "", peak);
   fmt::print("{:26} {:>2}{:>{}}{:>{}}{:>{}}\n", "layer", "n", "forward", kColumn, "dgrad", kColumn,
              "wgrad", kColumn);
   std::array<Work, 3> sums;
@@ -73,7 +77,10 @@ bool print_table(const Options& options, const ConvWay& way, MemoryFormat format
         continue;
       }
       const Benchmark b = conv_benchmark(options, choice);
-      const Work work{measure(options, b), b.flop, b.nominal_flop};
+      const auto c = b.make();
+      const Peaks::Memory& level = peaks.level(options.cold ? INT64_MAX : c->operand_bytes());
+      const Work work{measure(options, b, c.get()), b.flop, b.nominal_flop,
+                      1e-9 * b.bytes / level.apart(), level.level};
       if (work.seconds < 0) {
         fmt::print("{:>{}}", "wrong", kColumn);
         right = false;
