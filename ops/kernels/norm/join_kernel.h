@@ -43,7 +43,8 @@ struct JoinKernel {
   /// of shortcut.v
   void (*reduce)(const BatchNormBlock&, const JoinSide& branch, const JoinSide& shortcut,
                  const void* dout, const MaskWord* mask, double* const* sums);
-  /// dv = a·dz + b·(v - center) + c of each side that asks; dout may be one of them.
+  /// dv = a·dz + b·(v - center) + c of the branch and, if it asks, the shortcut; dout may be one of
+  /// them.
   void (*apply)(const BatchNormBlock&, const JoinSide& branch, const JoinSide& shortcut,
                 const void* dout, const MaskWord* mask, bool streams);
 };

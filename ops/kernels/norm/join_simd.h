@@ -1,6 +1,6 @@
-// The join kernels on vectors of xsimd, once an instruction set. They are bound by memory bandwidth
-// if their loops are tight: what is the same for a whole call is in their types, not a branch a
-// vector.
+// The join kernels on vectors of xsimd, once an instruction set. Memory bounds them if their loops
+// are tight: what is the same for a whole call is in a type, not a branch a vector, and lines are
+// asked for a page ahead.
 #pragma once
 #include "quern/ops/kernels/activation_simd.h"
 #include "quern/ops/kernels/norm/join_kernel.h"
@@ -50,13 +50,17 @@ struct Join {
   };
   using Branch = Side<Kind::mapped>;
 
-  /// An activation that only clamps. A bound that it lacks is NaN, which nothing exceeds.
+  struct Relu {
+    V operator()(V v) const { return activated(v, Activation::relu); }
+    auto passes(V v) const { return !(v <= V(0)); }  // NaN does
+  };
+  /// Any activation that only clamps. A bound that it lacks is NaN, which nothing exceeds.
   struct Clamp {
     explicit Clamp(Activation a)
         : low(a == Activation::none ? __builtin_nanf("") : 0),
           high(a == Activation::relu6 ? 6 : __builtin_nanf("")) {}
     V operator()(V v) const { return clamped(v, low, high); }
-    auto passes(V v) const { return !((v <= low) | (v >= high)); }  // NaN does
+    auto passes(V v) const { return !((v <= low) | (v >= high)); }
     V low, high;
   };
   struct Smooth {
@@ -141,13 +145,16 @@ struct Join {
   }
   static void forward(const BatchNormBlock& block, const JoinSide& branch, const JoinSide& shortcut,
                       void* out, MaskWord* mask, bool streams) {
-    const Activation a = branch.map.activation;
     const Kind kind = !shortcut.v ? Kind::nothing : shortcut.map.scale ? Kind::mapped : Kind::plain;
     as_constant(kind, [&](auto k) {
-      if (!only_clamps(a))
-        forward_as<false, k()>(block, branch, shortcut, Smooth{a}, out, mask, streams);
-      else if (mask) forward_as<true, k()>(block, branch, shortcut, Clamp(a), out, mask, streams);
-      else forward_as<false, k()>(block, branch, shortcut, Clamp(a), out, mask, streams);
+      const auto clamp = [&](auto activate) {
+        if (mask) forward_as<true, k()>(block, branch, shortcut, activate, out, mask, streams);
+        else forward_as<false, k()>(block, branch, shortcut, activate, out, mask, streams);
+      };
+      const Activation a = branch.map.activation;
+      if (a == Activation::relu) clamp(Relu{});
+      else if (only_clamps(a)) clamp(Clamp(a));
+      else forward_as<false, k()>(block, branch, shortcut, Smooth{a}, out, mask, streams);
     });
   }
 
