@@ -50,7 +50,8 @@ class Worker:
         own_pool = self.name in ("openvino", "onnxruntime")
         env = environment(None if own_pool else job["threads"])
         env["TORCHINDUCTOR_CACHE_DIR"] = str(cache)
-        if tcmalloc():
+        # OpenVINO 2026.4 frees what its own loader allocated, on which tcmalloc ends it.
+        if tcmalloc() and self.name != "openvino":
             env["LD_PRELOAD"] = tcmalloc()
         self.errors = tempfile.TemporaryFile("w+")
         self.process = subprocess.Popen(

@@ -1,5 +1,5 @@
 // Forward and dgrad as sums over taps: the convolution as such, the plan, which conv_brgemm.cpp
-// makes, the packed weight (weight.cpp), the engine that runs it (engine.cpp).
+// makes, the packed weight (weight.cpp), the engines that run it (engine.cpp; strips.cpp).
 #pragma once
 #include <algorithm>
 #include <span>
