@@ -38,6 +38,11 @@ std::vector<ConvProblem> read_conv_outputs(const Options& options) {
   return outputs;
 }
 
+std::string short_shape(const ConvProblem& p) {
+  return fmt::format("{}x{} {}->{} @{}{}", p.kh, p.kw, p.ic, p.oc, p.ih,
+                     p.stride_h == 1 ? "" : fmt::format(" /{}", p.stride_h));
+}
+
 namespace {
 
 /// Pairs of an output and a tap along one axis that meet an input, not the padding.

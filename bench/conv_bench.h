@@ -17,6 +17,9 @@ std::vector<ConvShape> read_conv_shapes(const Options&, DType, MemoryFormat);
 /// One convolution for each size of an output.
 std::vector<kernels::ConvProblem> read_conv_outputs(const Options&);
 
+/// "1x1 64->256 @56", with "/2" of a stride.
+std::string short_shape(const kernels::ConvProblem&);
+
 /// Whether training asks for it, which needs no gradient of images, and the kernel takes it.
 inline bool is_needed(const kernels::ConvChoice& choice) {
   return (choice.pass != kernels::ConvPass::dgrad || choice.problem.ic != 3) &&

@@ -34,11 +34,6 @@ double measure(const Options& options, const Benchmark& benchmark, Case* c) {
   return seconds[seconds.size() / 2];
 }
 
-std::string short_shape(const ConvProblem& p) {
-  return fmt::format("{}x{} {}->{} @{}{}", p.kh, p.kw, p.ic, p.oc, p.ih,
-                     p.stride_h == 1 ? "" : fmt::format(" /{}", p.stride_h));
-}
-
 struct Work {
   double seconds = 0, flop = 0, nominal_flop = 0;
   double least_seconds = 0;  // of its bytes, at the rate of the level that holds them
