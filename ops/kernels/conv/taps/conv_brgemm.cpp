@@ -219,15 +219,21 @@ void TapPlan::cut_for_panels() {
 }
 
 /// A cell has a block of pixels and all panels, while B fits in L2 beside what tiles are completed
-/// in; else a range of panels that does. Then few blocks, since each range reads the source again.
+/// in; else a range of panels that does. Then blocks are of a strip at least: each passes over B,
+/// which comes from L3.
 void TapPlan::cut_for_strips() {
   const int64_t mr = gemm->mr, width = conv.x.longest_phase();
   const int64_t pixels = conv.images * conv.y.longest_phase() * width;
   const int64_t wanted = wanted_cells(pixels * k * max_taps * output_total);
   parts = std::clamp(ceil_div(panel_items() * panels * item, cache::strip_weights()),
                      ceil_div(panels * gemm->nr, kStripColumns), panels);
-  const int64_t most = parts == 1 ? std::max<int64_t>(wanted, 64) : ceil_div(wanted, parts);
-  const int64_t blocks = std::clamp(pixels / (8 * mr), ceil_div(wanted, parts), most);
+  int64_t blocks = pixels / (8 * mr);
+  if (parts == 1) {
+    blocks = std::clamp(blocks, wanted, std::max<int64_t>(wanted, 64));
+  } else {
+    blocks = std::clamp<int64_t>(blocks, 1, ceil_div(wanted, parts));
+    parts = std::clamp(ceil_div(wanted, blocks), parts, panels);
+  }
   grid.block_images = std::max<int64_t>(1, ceil_div(conv.images, blocks));
   grid.block_rows = grid.rows;
   if (conv.images < blocks) grid.block_rows = ceil_div(grid.rows, ceil_div(blocks, conv.images));

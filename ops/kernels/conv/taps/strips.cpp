@@ -106,6 +106,7 @@ class StripEngine {
         output_(epilogue, gemm_, plan.out_strides, plan.output_pixel, plan.output_total,
                 plan.grid.count(), static_cast<T*>(operands.output)),
         scratch_(plan.in_place ? 0 : plan.scratch_items(copied(plan.grid[0], 0))),
+        held_(static_cast<size_t>(num_threads()), -1),
         pivot_(ceil_div(plan.panels, plan.parts) * gemm_.mr * gemm_.nr),
         work_(plan.phases()),
         runs_(plan.max_runs()) {}
@@ -150,6 +151,7 @@ class StripEngine {
   void run_cell(int64_t block_index, int64_t part) const;
   void run_strip(std::span<const StripTile> tiles, const Panels& panels, Taps& taps,
                  const bfloat16* a, Epilogue& epilogue, StripSums& sums, Ahead& ahead) const;
+  void copy_once(const Block& block, int64_t index, int64_t group) const;
   /// What a block reads of the source.
   Ahead source_of(const Block& block) const;
   Taps taps_of(const Block& block, const PhaseWork& phase, const bfloat16* b) const;
@@ -163,7 +165,8 @@ class StripEngine {
   const ChannelMap map_;
   TileOutput<T> output_;
   PerThread<bfloat16> scratch_;
-  PerThread<float> pivot_;  // sums of a first tile
+  mutable CachedVector<int64_t> held_;  // by it: block · groups + group, if it is whole, or -1
+  PerThread<float> pivot_;              // sums of a first tile
   PerThread<PhaseWork> work_;
   PerThread<Run> runs_;
 };
@@ -193,8 +196,7 @@ void StripEngine<T>::run_cell(int64_t block_index, int64_t part) const {
         if (plan_.in_place)
           a = source_ + group * conv_.source_channels + some.image * plan_.source_strides.n +
               some.row * conv_.y.stride() * plan_.source_strides.y;
-      if (!plan_.in_place)
-        copy_source(plan_, source_, map_, some, group, {0, conv_.source_channels}, scratch_.get());
+      if (!plan_.in_place) copy_once(some, block_index, group);
       for (const PhaseWork& phase : plan_.work_of(some, work_.get(), runs_.get())) {
         Taps taps = taps_of(some, phase, panels.b);
         const std::span<const StripTile> tiles = cutter.cut(phase.runs);
@@ -209,6 +211,16 @@ void StripEngine<T>::run_cell(int64_t block_index, int64_t part) const {
     }
     sums.flush();
   }
+}
+
+/// To this thread's scratch, unless the cell before had the same block.
+template <class T>
+void StripEngine<T>::copy_once(const Block& block, int64_t index, int64_t group) const {
+  int64_t& held = held_[static_cast<size_t>(thread_index())];
+  const int64_t wanted = block.rows == plan_.grid[index].rows ? index * conv_.groups + group : -1;
+  if (wanted >= 0 && held == wanted) return;
+  copy_source(plan_, source_, map_, block, group, {0, conv_.source_channels}, scratch_.get());
+  held = wanted;
 }
 
 template <class T>
