@@ -23,7 +23,7 @@ inline constexpr int64_t kStripColumns = 1024;
 
 /// A row of a tile that is an output, `to` elements from the tile's first.
 struct StripRow {
-  int32_t row, to;
+  int64_t row, to;
 };
 
 struct StripTile {

@@ -29,8 +29,8 @@ namespace {
 class TileCutter {
  public:
   explicit TileCutter(const TapPlan& plan) : plan_(plan) {
-    for (int32_t row = 0; row < plan.gemm->mr; ++row)
-      straight_.push_back({row, static_cast<int32_t>(row * plan.output_pixel)});
+    for (int64_t row = 0; row < plan.gemm->mr; ++row)
+      straight_.push_back({row, row * plan.output_pixel});
   }
   /// Valid until the next call.
   std::span<const StripTile> cut(std::span<const Run> runs) {
@@ -73,9 +73,7 @@ class TileCutter {
       const Run& run = runs[i];
       const int64_t row = row_of(run), length = std::min(run.length, mr - row);
       const int64_t to = run.output - tile.out;
-      for (int64_t j = 0; j < length; ++j)
-        rows_.push_back(
-            {static_cast<int32_t>(row + j), static_cast<int32_t>(to + j * plan_.output_pixel)});
+      for (int64_t j = 0; j < length; ++j) rows_.push_back({row + j, to + j * plan_.output_pixel});
       tile.m = row + length;
       if (length < run.length) {
         done = length;
