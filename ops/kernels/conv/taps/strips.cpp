@@ -13,7 +13,6 @@
 // computed like a pixel, and left out when tiles are completed.
 #include <algorithm>
 #include <span>
-#include <vector>
 
 #include "quern/ops/kernels/blocking.h"
 #include "quern/ops/kernels/conv/epilogue/epilogue.h"
@@ -25,55 +24,55 @@
 namespace quern::kernels {
 namespace {
 
-/// Cuts runs of outputs into tiles.
+/// Cuts runs of outputs into tiles, in memory that is given.
 class TileCutter {
  public:
-  explicit TileCutter(const TapPlan& plan) : plan_(plan) {
-    for (int64_t row = 0; row < plan.gemm->mr; ++row)
-      straight_.push_back({row, row * plan.output_pixel});
+  /// `straight`: a row that follows the one before, mr of them.
+  TileCutter(const TapPlan& plan, const StripRow* straight, StripTile* tiles, StripRow* rows)
+      : plan_(plan), straight_(straight), tiles_(tiles), rows_(rows) {}
+  /// Of a run at most, beside those that are full.
+  static int64_t most_tiles(const TapPlan& plan, int64_t outputs) {
+    return outputs / plan.gemm->mr + 2 * plan.max_runs();
   }
-  /// Valid until the next call.
-  std::span<const StripTile> cut(std::span<const Run> runs) {
+
+  std::span<const StripTile> cut(std::span<const Run> runs) const {
     const int64_t mr = plan_.gemm->mr;
-    tiles_.clear(), rows_.clear();
-    // No reallocation: tiles point into it.
-    int64_t outputs = 0;
-    for (const Run& run : runs) outputs += run.length;
-    rows_.reserve(static_cast<size_t>(outputs));
+    StripTile* end = tiles_;
+    StripRow* row = rows_;
     int64_t done = 0;  // outputs of the first run that have a tile
     for (size_t i = 0; i < runs.size();) {
       const Run& run = runs[i];
       StripTile tile{.a = run.a + done * plan_.a_pixel,
                      .out = run.output + done * plan_.output_pixel,
                      .m = std::min(mr, run.length - done),
-                     .rows = straight_.data(),
+                     .rows = straight_,
                      .outputs = std::min(mr, run.length - done)};
       done += tile.m;
       if (done == run.length) {
         ++i, done = 0;
-        if (tile.m < mr) join(runs, i, done, tile);
+        if (tile.m < mr) row = join(runs, i, done, tile, row);
       }
-      tiles_.push_back(tile);
+      *end++ = tile;
     }
-    return tiles_;
+    return {tiles_, end};
   }
 
  private:
-  /// Takes in what the next runs have in the tile's reach.
-  void join(std::span<const Run> runs, size_t& i, int64_t& done, StripTile& tile) {
+  /// Takes in what the next runs have in the tile's reach; its rows, from `rows` on, if they do.
+  StripRow* join(std::span<const Run> runs, size_t& i, int64_t& done, StripTile& tile,
+                 StripRow* rows) const {
     const int64_t mr = plan_.gemm->mr;
     const auto row_of = [&](const Run& run) {  // or none in reach
       const int64_t distance = run.a - tile.a;
       return distance > 0 && distance % plan_.a_pixel == 0 ? distance / plan_.a_pixel : mr;
     };
-    if (i == runs.size() || row_of(runs[i]) >= mr) return;
-    const size_t first = rows_.size();
-    rows_.insert(rows_.end(), straight_.begin(), straight_.begin() + tile.outputs);
+    if (i == runs.size() || row_of(runs[i]) >= mr) return rows;
+    StripRow* end = std::copy_n(straight_, tile.outputs, rows);
     while (i < runs.size() && row_of(runs[i]) < mr) {
       const Run& run = runs[i];
       const int64_t row = row_of(run), length = std::min(run.length, mr - row);
       const int64_t to = run.output - tile.out;
-      for (int64_t j = 0; j < length; ++j) rows_.push_back({row + j, to + j * plan_.output_pixel});
+      for (int64_t j = 0; j < length; ++j) *end++ = {row + j, to + j * plan_.output_pixel};
       tile.m = row + length;
       if (length < run.length) {
         done = length;
@@ -81,13 +80,15 @@ class TileCutter {
       }
       ++i;
     }
-    tile.rows = rows_.data() + first;
-    tile.outputs = static_cast<int64_t>(rows_.size() - first);
+    tile.rows = rows;
+    tile.outputs = end - rows;
+    return end;
   }
 
   const TapPlan& plan_;
-  std::vector<StripRow> straight_, rows_;
-  std::vector<StripTile> tiles_;
+  const StripRow* straight_;
+  StripTile* tiles_;
+  StripRow* rows_;
 };
 
 /// T is what source and output hold; operands are bf16.
@@ -107,7 +108,16 @@ class StripEngine {
         held_(static_cast<size_t>(num_threads()), -1),
         pivot_(ceil_div(plan.panels, plan.parts) * gemm_.mr * gemm_.nr),
         work_(plan.phases()),
-        runs_(plan.max_runs()) {}
+        runs_(plan.max_runs()),
+        straight_(static_cast<size_t>(gemm_.mr)),
+        tiles_(TileCutter::most_tiles(plan, plan.pixels_of(plan.grid[0]))),
+        rows_(plan.pixels_of(plan.grid[0])),
+        tap_items_(plan.max_taps * term_products(plan.bf16_terms)),
+        tap_a_(plan.max_taps * term_products(plan.bf16_terms)),
+        tap_b_(plan.max_taps * term_products(plan.bf16_terms)) {
+    for (int64_t row = 0; row < gemm_.mr; ++row)
+      straight_[static_cast<size_t>(row)] = {row, row * plan.output_pixel};
+  }
 
   void run() {
     parallel_for(plan_.cells(), [&](int64_t cell) {
@@ -136,8 +146,9 @@ class StripEngine {
     }
   };
   struct Taps {
-    std::vector<int64_t> a;
-    std::vector<const void*> at, b;
+    int64_t count = 0;
+    int64_t* items;  // from the first tile of A
+    const void **a, **b;
   };
 
   /// What is copied at once, from a row of the block on.
@@ -147,7 +158,7 @@ class StripEngine {
             std::min(plan_.copied_rows, block.rows - row)};
   }
   void run_cell(int64_t block_index, int64_t part) const;
-  void run_strip(std::span<const StripTile> tiles, const Panels& panels, Taps& taps,
+  void run_strip(std::span<const StripTile> tiles, const Panels& panels, const Taps& taps,
                  const bfloat16* a, Epilogue& epilogue, StripSums& sums, Ahead& ahead) const;
   void copy_once(const Block& block, int64_t index, int64_t group) const;
   /// What a block reads of the source.
@@ -167,12 +178,17 @@ class StripEngine {
   PerThread<float> pivot_;              // sums of a first tile
   PerThread<PhaseWork> work_;
   PerThread<Run> runs_;
+  CachedVector<StripRow> straight_;
+  PerThread<StripTile> tiles_;
+  PerThread<StripRow> rows_;
+  PerThread<int64_t> tap_items_;
+  PerThread<const void*> tap_a_, tap_b_;
 };
 
 template <class T>
 void StripEngine<T>::run_cell(int64_t block_index, int64_t part) const {
   const Block block = plan_.grid[block_index];
-  TileCutter cutter(plan_);
+  const TileCutter cutter(plan_, straight_.data(), tiles_.get(), rows_.get());
   const Extent range = piece(plan_.panels, plan_.parts, part);
   for (int64_t group = 0; group < conv_.groups; ++group) {
     const int64_t first = range.begin * gemm_.nr;
@@ -196,9 +212,9 @@ void StripEngine<T>::run_cell(int64_t block_index, int64_t part) const {
               some.row * conv_.y.stride() * plan_.source_strides.y;
       if (!plan_.in_place) copy_once(some, block_index, group);
       for (const PhaseWork& phase : plan_.work_of(some, work_.get(), runs_.get())) {
-        Taps taps = taps_of(some, phase, panels.b);
+        const Taps taps = taps_of(some, phase, panels.b);
         const std::span<const StripTile> tiles = cutter.cut(phase.runs);
-        const bool adds_nothing = taps.a.empty() && output_.adds_in_place();
+        const bool adds_nothing = taps.count == 0 && output_.adds_in_place();
         if (tiles.empty() || adds_nothing) continue;
         const auto at_once = static_cast<size_t>(plan_.strip_tiles);
         ahead.share(ceil_div(static_cast<int64_t>(tiles.size()), plan_.strip_tiles));
@@ -224,7 +240,7 @@ void StripEngine<T>::copy_once(const Block& block, int64_t index, int64_t group)
 template <class T>
 typename StripEngine<T>::Taps StripEngine<T>::taps_of(const Block& block, const PhaseWork& phase,
                                                       const bfloat16* b) const {
-  Taps taps;
+  Taps taps{.items = tap_items_.get(), .a = tap_a_.get(), .b = tap_b_.get()};
   const int64_t a_term = plan_.term_items(block), b_term = plan_.panel_items() / plan_.terms;
   const int64_t columns = conv_.kw_in_k ? std::min<int64_t>(1, phase.x.taps) : phase.x.taps;
   for (int64_t row = 0; row < phase.y.taps; ++row)
@@ -232,11 +248,10 @@ typename StripEngine<T>::Taps StripEngine<T>::taps_of(const Block& block, const 
       for (int64_t t = 0; t < term_products(plan_.bf16_terms); ++t) {
         const Tap y = conv_.y.tap(phase.y, row), x = conv_.x.tap(phase.x, column);
         const TermProduct& term = kTermProducts[t];
-        taps.a.push_back(plan_.tap_items(block, y, x) + term.a * a_term);
-        taps.b.push_back(b + (y.kernel * conv_.kernel_columns + x.kernel) * plan_.k * gemm_.nr +
-                         term.b * b_term);
+        taps.items[taps.count] = plan_.tap_items(block, y, x) + term.a * a_term;
+        taps.b[taps.count++] =
+            b + (y.kernel * conv_.kernel_columns + x.kernel) * plan_.k * gemm_.nr + term.b * b_term;
       }
-  taps.at.resize(taps.a.size());
   return taps;
 }
 
@@ -272,10 +287,10 @@ void StripEngine<T>::start_pivot(GemmStrip strip, StripSums& sums) const {
 }
 
 template <class T>
-void StripEngine<T>::run_strip(std::span<const StripTile> tiles, const Panels& panels, Taps& taps,
-                               const bfloat16* a, Epilogue& epilogue, StripSums& sums,
-                               Ahead& ahead) const {
-  for (size_t t = 0; t < taps.a.size(); ++t) taps.at[t] = a + taps.a[t];
+void StripEngine<T>::run_strip(std::span<const StripTile> tiles, const Panels& panels,
+                               const Taps& taps, const bfloat16* a, Epilogue& epilogue,
+                               StripSums& sums, Ahead& ahead) const {
+  for (int64_t t = 0; t < taps.count; ++t) taps.a[t] = a + taps.items[t];
   int64_t outputs = 0;
   for (const StripTile& tile : tiles) outputs += tile.outputs;
   GemmStrip strip{.tile = tiles.data(),
@@ -283,10 +298,10 @@ void StripEngine<T>::run_strip(std::span<const StripTile> tiles, const Panels& p
                   .panels = panels.count,
                   .n = panels.n,
                   .k = plan_.k,
-                  .batch = static_cast<int64_t>(taps.a.size()),
-                  .a = taps.at.data(),
+                  .batch = taps.count,
+                  .a = taps.a,
                   .lda = plan_.a_pixel,
-                  .b = taps.b.data(),
+                  .b = taps.b,
                   .b_panel = plan_.panel_items(),
                   .epilogue = &epilogue};
   // Mostly the next strip follows where this one ends.
