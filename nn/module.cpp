@@ -137,16 +137,17 @@ Module::LoadResult Module::load_state_dict(const TensorDict& dict, bool strict) 
   for (const auto& [name, tensor] : dict)
     if (!state.contains(name)) result.unexpected.push_back(name);
 
-  std::vector<std::string> complaints;
+  std::string complaints;
   auto complain = [&](std::string_view what, const std::vector<std::string>& names) {
-    if (!names.empty()) complaints.push_back(fmt::format("{}: {}", what, fmt::join(names, ", ")));
+    if (names.empty()) return;
+    if (!complaints.empty()) complaints += "; ";
+    complaints += fmt::format("{}: {}", what, fmt::join(names, ", "));
   };
   if (strict) complain("missing", result.missing);
   if (strict) complain("unexpected", result.unexpected);
   complain("mismatched", mismatched);
   check(complaints.empty(), "load_state_dict",
-        "dict: expected the {} tensors of the module, got {}", state.size(),
-        fmt::to_string(fmt::join(complaints, "; ")));
+        "dict: expected the {} tensors of the module, got {}", state.size(), complaints);
 
   // A source that lies in the module's own memory is copied before that changes. From there on
   // nothing fails.

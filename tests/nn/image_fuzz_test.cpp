@@ -3,10 +3,9 @@
 // the picture. `test_nn -tc="broken pictures*"` under asan; QUERN_FUZZ_SECONDS goes on for longer.
 #include <doctest/doctest.h>
 
-#include <chrono>
-#include <cstdlib>
 #include <random>
 
+#include "nn/fuzz_trials.h"
 #include "quern/nn/image_transform.h"
 #include "quern/nn/safetensors.h"
 
@@ -60,15 +59,10 @@ TEST_CASE("broken pictures are decoded or refused") {
   for (const auto& [name, tensor] : load_safetensors(QUERN_GOLDENS "/images.safetensors"))
     if (name.ends_with(".file"))
       seeds.emplace_back(reinterpret_cast<const char*>(tensor.data<uint8_t>()), tensor.numel());
-  const char* more = std::getenv("QUERN_FUZZ_SECONDS");
-  const double seconds = more != nullptr ? std::atof(more) : 0;
-  const auto begin = std::chrono::steady_clock::now();
-  const auto elapsed = [&] {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  };
-  uint64_t seed = 0, decoded = 0;
-  for (; seed < 4000 || elapsed() < seconds; ++seed) {
-    std::mt19937_64 dice(seed);
+  const FuzzTrials trials(4000);
+  int64_t seed = 0, decoded = 0;
+  for (; trials.more(seed); ++seed) {
+    std::mt19937_64 dice(static_cast<uint64_t>(seed));
     CAPTURE(seed);
     const std::string& one = seeds[dice() % seeds.size()];
     decoded += survives(mutate(one, seeds[dice() % seeds.size()], dice), dice);

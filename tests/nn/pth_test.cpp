@@ -5,11 +5,11 @@
 #include <sys/stat.h>
 
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <random>
 
+#include "nn/fuzz_trials.h"
 #include "quern/nn/safetensors.h"
 #include "quern/tensor/raw.h"
 #include "temporary_folder.h"
@@ -349,10 +349,7 @@ TEST_CASE("pth: zip files of another kind") {
 }
 
 TEST_CASE("pth: a corrupt file loads or gives an Error") {
-  // QUERN_FUZZ_TRIALS: how many of each; another number is another sequence.
-  const char* wanted = std::getenv("QUERN_FUZZ_TRIALS");
-  const int trials = wanted == nullptr ? 1000 : std::atoi(wanted);
-  std::mt19937 random(static_cast<unsigned>(20 + trials));
+  std::mt19937 random(20);
   const auto below = [&](size_t n) { return static_cast<size_t>(random() % n); };
   const TemporaryFolder folder;
   const std::string tokens[] = {"(",
@@ -382,8 +379,9 @@ TEST_CASE("pth: a corrupt file loads or gives an Error") {
   for (const char* file : {"stream.pth", "stream4.pth", "zip.pth", "checkpoint.pth"}) {
     if (!kHasZip && file[0] != 's') continue;
     const std::string good = read_file(golden(file));
-    int loaded = 0, refused = 0;
-    for (int trial = 0; trial < trials; ++trial) {
+    int64_t loaded = 0, refused = 0;
+    const FuzzTrials trials(1000);
+    for (int64_t trial = 0; trials.more(trial); ++trial) {
       std::string bad = good;
       for (size_t edits = 1 + below(3); edits > 0 && !bad.empty(); --edits) {
         const size_t at = below(bad.size());

@@ -12,6 +12,7 @@
 #include <limits>
 #include <random>
 
+#include "nn/fuzz_trials.h"
 #include "quern/tensor/random.h"
 #include "quern/tensor/raw.h"
 #include "temporary_folder.h"
@@ -341,8 +342,9 @@ TEST_CASE("safetensors: a corrupt file loads or gives an Error") {
   const std::string tokens[] = {"[", "]",  "{",    "}",  "\"",
                                 ",", "-",  "0",    "9",  "99999999999999999999",
                                 ".", "e9", "\xff", "F16"};
-  int loaded = 0, refused = 0;
-  for (int trial = 0; trial < 2000; ++trial) {
+  int64_t loaded = 0, refused = 0;
+  const FuzzTrials trials(2000);
+  for (int64_t trial = 0; trials.more(trial); ++trial) {
     std::string bad = good;
     for (size_t edits = 1 + below(3); edits > 0 && !bad.empty(); --edits) {
       size_t at = trial % 2 ? below(bad.size()) : below(std::min<size_t>(bad.size(), 300));
