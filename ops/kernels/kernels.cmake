@@ -63,6 +63,7 @@ function(quern_isa_flags target)
       endif()
       if(isa IN_LIST QUERN_ISAS)
         set_property(SOURCE ${source} APPEND PROPERTY COMPILE_OPTIONS ${QUERN_ISA_FLAGS_${isa}})
+        set_property(SOURCE ${source} PROPERTY SKIP_PRECOMPILE_HEADERS ON)  # made without these flags
       else()
         list(REMOVE_ITEM sources ${source})
       endif()
