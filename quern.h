@@ -16,6 +16,7 @@
 #include "quern/tensor/random.h"
 #include "quern/tensor/raw.h"
 #include "quern/tensor/shape.h"
+#include "quern/tensor/span.h"
 #include "quern/tensor/storage.h"
 #include "quern/tensor/tensor.h"
 #include "quern/tensor/tensor_dict.h"

@@ -90,6 +90,7 @@ Tensors differentiate(Node& node, const Variable& output, Tensor dy, bool again)
       if (node) node->release();
     }
   } const at_the_end{again ? nullptr : &node};
+  const Span span = Span::of_backward(node.op, node.module);
   if (node.grad_dtype == GradDType::of_output) dy = raw::to(dy, output.dtype);
   Tensors grads = node.backward(dy, again);
   check(grads.size() == node.inputs.size(), node.op, "backward: expected {} gradients, got {}",
@@ -105,6 +106,7 @@ Tensors differentiate(Node& node, const Variable& output, Tensor dy, bool again)
 }
 
 void run_backward(Variable& root, Tensor gradient, bool retain_graph) {
+  const Span span("backward");
   Graph graph = explore(&root);
   graph[&root].grad = std::move(gradient);
   std::vector<Variable*> ready{&root};

@@ -11,6 +11,7 @@
 
 #include "quern/autograd/delete_in_turn.h"
 #include "quern/autograd/grad_mode.h"
+#include "quern/tensor/span.h"
 #include "quern/tensor/tensor.h"
 
 namespace quern {
@@ -120,7 +121,10 @@ enum class GradDType {
 class Node : public InTurn<Node> {
  public:
   Node(std::string_view op, Edges inputs, GradDType grad_dtype)
-      : op(op), grad_dtype(grad_dtype), inputs(std::move(inputs)) {}
+      : op(op),
+        module(detail::current_module()),
+        grad_dtype(grad_dtype),
+        inputs(std::move(inputs)) {}
   virtual ~Node() = default;
   Node(const Node&) = delete;
   Node& operator=(const Node&) = delete;
@@ -132,6 +136,7 @@ class Node : public InTurn<Node> {
   virtual bool released() const = 0;
 
   const std::string_view op;
+  const std::string_view module;  ///< in which it was called, where spans are recorded
   const GradDType grad_dtype;
   Edges inputs;
   std::shared_ptr<Recompute> recompute;  ///< of the output; null: it has none

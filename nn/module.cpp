@@ -52,6 +52,7 @@ Tensor Module::register_buffer(std::string name, Tensor tensor) {
 void Module::adopt(std::string name, std::shared_ptr<Module> module) {
   check_name("register_module", name);
   check(module != nullptr, "register_module", "{}: expected a module, got null", name);
+  module->name_ = name;
   modules_.emplace_back(std::move(name), std::move(module));
 }
 

@@ -15,9 +15,11 @@
 #include <concepts>
 #include <memory>
 #include <string>
+#include <typeinfo>
 #include <utility>
 #include <vector>
 
+#include "quern/tensor/span.h"
 #include "quern/tensor/tensor.h"
 #include "quern/tensor/tensor_dict.h"
 
@@ -34,7 +36,10 @@ class Module {
 
   /// What the module computes. Error unless overridden: a module may have another call signature.
   virtual Tensor forward(const Tensor& x);
-  Tensor operator()(const Tensor& x) { return forward(x); }
+  Tensor operator()(const Tensor& x) {
+    const Span span = Span::of_module(name_, typeid(*this).name());
+    return forward(x);
+  }
 
   /// Switches batch_norm and dropout, here and below, between training and inference.
   void train(bool on = true);
@@ -93,6 +98,7 @@ class Module {
   void collect_modules(const std::string& prefix, Named<const Module*>& modules) const;
   TensorDict collect_tensors(Named<Tensor> Module::*kind) const;
 
+  std::string name_;  // by which it was registered
   Named<Tensor> parameters_, buffers_;
   Named<std::shared_ptr<Module>> modules_;
   bool training_ = true;

@@ -3,6 +3,7 @@
 #include "quern/autograd/node.h"
 #include "quern/ops/reshape.h"
 #include "quern/tensor/raw.h"
+#include "quern/tensor/span.h"
 
 namespace quern {
 namespace {
@@ -39,6 +40,7 @@ Tensor cat(const Tensors& tensors, int64_t dim) {
     ends.push_back(shape[d]);
   }
 
+  const Span span("cat");
   Tensor y = empty(shape, dtype, first.format());
   for (size_t i = 0; i < tensors.size(); ++i)
     raw::copy_(raw::slice(y, d, ends[i] - tensors[i].size(d), ends[i]), tensors[i]);

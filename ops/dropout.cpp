@@ -5,6 +5,7 @@
 #include "quern/autograd/node.h"
 #include "quern/tensor/parallel.h"
 #include "quern/tensor/raw.h"
+#include "quern/tensor/span.h"
 
 namespace quern {
 namespace {
@@ -55,6 +56,7 @@ Tensor dropout(const Tensor& x, double p, bool training, Generator& generator) {
   check(p >= 0 && p <= 1, "dropout", "p: expected 0..1, got {}", p);
   if (!training || p == 0) return x;
 
+  const Span span("dropout");
   Tensor keep = empty(x.shape(), DType::u8);
   draw_mask(keep.out<uint8_t>(), x.numel(), p, generator.seed(), generator.next_stream());
   keep = raw::contiguous(keep, x.format());

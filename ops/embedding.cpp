@@ -6,6 +6,7 @@
 #include "quern/autograd/node.h"
 #include "quern/tensor/parallel.h"
 #include "quern/tensor/raw.h"
+#include "quern/tensor/span.h"
 
 namespace quern {
 namespace {
@@ -64,6 +65,7 @@ Tensor embedding(const Tensor& indices, const Tensor& weight, std::optional<int6
     check(*padding_idx >= -rows && *padding_idx < rows, "embedding",
           "padding_idx: expected {}..{}, got {}", -rows, rows - 1, *padding_idx);
   }
+  const Span span("embedding");
   const Tensor places = raw::contiguous(indices);
   const int64_t* index = places.data<int64_t>();
   for (int64_t i = 0; i < places.numel(); ++i)

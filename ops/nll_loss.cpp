@@ -2,6 +2,7 @@
 #include "quern/ops/autocast.h"
 #include "quern/ops/detail/class_targets.h"
 #include "quern/tensor/raw.h"
+#include "quern/tensor/span.h"
 
 namespace quern {
 
@@ -10,6 +11,7 @@ using namespace detail;
 Tensor nll_loss(const Tensor& input, const Tensor& target, const Tensor& weight,
                 int64_t ignore_index, Reduction reduction) {
   const ClassTargets targets("nll_loss", input, target, weight, ignore_index);
+  const Span span("nll_loss");
   const Tensor log_p = autocast::widen(input);
   const Tensor x = raw::contiguous(log_p, log_p.format());
   const Tensor losses = zeros({targets.rows()}, DType::f64);

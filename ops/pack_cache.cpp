@@ -12,6 +12,7 @@
 #include "quern/autograd/grad_mode.h"
 #include "quern/ops/detail/packed_copy.h"
 #include "quern/tensor/fork.h"
+#include "quern/tensor/span.h"
 
 namespace quern {
 namespace {
@@ -190,6 +191,7 @@ std::shared_ptr<const Storage> detail::packed_copy(const Tensor& weight, std::st
   bool keep = !grad_enabled() && !detail::thread_mode().backward;  // so this is inference
   if (exposed) keep = false;
   else if (auto kept = cache().find(key, version, weight.storage(), keep)) return kept;
+  const Span span("pack_weight");
   auto copy = make_storage(bytes);
   pack(copy->data());
   if (keep) cache().put(key, version, copy);

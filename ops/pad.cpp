@@ -2,6 +2,7 @@
 
 #include "quern/autograd/node.h"
 #include "quern/tensor/raw.h"
+#include "quern/tensor/span.h"
 
 namespace quern {
 
@@ -27,6 +28,7 @@ Tensor pad(const Tensor& x, const std::vector<int64_t>& padding, double value) {
     }
     return t;
   };
+  const Span span("pad");
   Tensor y = full(shape, value, x.dtype(), x.format());
   raw::copy_(inner(y), x);
   if (!is_floating(x.dtype())) return y;

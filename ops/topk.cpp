@@ -6,6 +6,7 @@
 #include "quern/autograd/node.h"
 #include "quern/ops/detail/rows.h"
 #include "quern/tensor/raw.h"
+#include "quern/tensor/span.h"
 
 namespace quern {
 namespace {
@@ -35,6 +36,7 @@ TopkResult topk(const Tensor& input, int64_t k, int64_t dim, bool largest, bool)
   check(input.defined(), "topk", "x: expected a defined tensor, got undefined");
   check(input.dtype() != DType::boolean, "topk", "x: expected a numeric dtype, got {}", input);
   const int d = normalize_dim("topk", dim, input.dim());
+  const Span span("topk");
   const Tensor x = raw::contiguous(input, input.format());
   check(k >= 0 && k <= x.shape()[d], "topk", "k: expected 0..{}, got {}; x {}", x.shape()[d], k, x);
   Shape shape = x.shape();

@@ -6,6 +6,7 @@
 
 #include "quern/tensor/parallel.h"
 #include "quern/tensor/raw.h"
+#include "quern/tensor/span.h"
 
 namespace quern::optim {
 namespace {
@@ -69,6 +70,7 @@ void scale_(const Gradient& gradient, double factor) {
 
 double clip_grad_norm_(const Tensors& params, double max_norm) {
   check(max_norm >= 0, "clip_grad_norm_", "max_norm: expected at least 0, got {}", max_norm);
+  const Span span("clip_grad_norm_");
   std::vector<Gradient> gradients;
   double sum = 0;
   for (size_t i = 0; i < params.size(); ++i) {

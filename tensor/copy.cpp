@@ -11,6 +11,7 @@
 #include "quern/tensor/divide.h"
 #include "quern/tensor/parallel.h"
 #include "quern/tensor/raw.h"
+#include "quern/tensor/span.h"
 
 namespace quern::raw {
 namespace {
@@ -278,6 +279,12 @@ void copy_(const Tensor& dst, const Tensor& src) {
   check(
       src.dim() <= dst.dim() && broadcast_shapes("copy_", dst.shape(), src.shape()) == dst.shape(),
       "copy_", "src: expected a shape that broadcasts to {}, got {}", dst, src);
+  Span span("copy_");
+  if (span) {
+    span.set({}, to_string(dst.shape()),
+             fmt::format("{}:{}->{}:{}", src.dtype(), src.format(), dst.dtype(), dst.format()));
+    span.set_work(0, static_cast<double>(src.numel() * itemsize(src.dtype()) + dst.nbytes()));
+  }
   const Tensor source = may_overlap(dst, src) ? clone(src) : src;
   const InPlaceChange change(dst.storage());
   if (dst.numel() == 0) return;
@@ -294,6 +301,11 @@ void copy_(const Tensor& dst, const Tensor& src) {
 
 void fill_(const Tensor& dst, double value) {
   check_writable("fill_", dst);
+  Span span("fill_");
+  if (span) {
+    span.set({}, to_string(dst.shape()), fmt::format("{}:{}", dst.dtype(), dst.format()));
+    span.set_work(0, static_cast<double>(dst.nbytes()));
+  }
   const InPlaceChange change(dst.storage());
   if (dst.numel() == 0) return;
   const Side to(dst);

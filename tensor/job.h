@@ -8,6 +8,7 @@
 
 #include "quern/tensor/float_mode.h"
 #include "quern/tensor/parallel.h"
+#include "quern/tensor/span.h"
 
 namespace quern::detail {
 
@@ -119,6 +120,7 @@ class Job {
   /// Takes part until no cell is left to take. Has it taken any?
   bool run(int thread) {
     const Share share(thread);
+    const int64_t start = span_.on() ? SharedSpan::now() : 0;
     bool any = false;
     ranges_.run(thread, [&](int64_t cell, int64_t begin, int64_t end) {
       any = true;
@@ -128,6 +130,7 @@ class Job {
         error_.offer(cell, std::current_exception());
       }
     });
+    if (any && span_.on()) span_.record(start);
     return any;
   }
   void rethrow() const { error_.rethrow(); }
@@ -136,6 +139,7 @@ class Job {
   Ranges ranges_;
   FunctionRef<void(int64_t, int64_t, int64_t)> body_;
   FirstError error_;
+  SharedSpan span_;
 };
 
 }  // namespace quern::detail

@@ -49,7 +49,10 @@ void parallel_for(int64_t cells, int64_t pieces,
   const int threads = static_cast<int>(std::min<int64_t>(cells, num_threads()));
   if (threads == 1) {
     const Share share(0);
+    const SharedSpan span;
+    const int64_t start = span.on() ? SharedSpan::now() : 0;
     for (int64_t cell = 0; cell < cells; ++cell) body(cell, 0, pieces);
+    if (span.on()) span.record(start);
     return;
   }
   Job job(cells, pieces, threads, body);

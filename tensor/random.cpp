@@ -10,6 +10,7 @@
 
 #include "quern/tensor/parallel.h"
 #include "quern/tensor/raw.h"
+#include "quern/tensor/span.h"
 
 namespace quern {
 namespace {
@@ -122,6 +123,7 @@ void fill_tensor(std::string_view op, const Tensor& t, double offset, double sca
                  Generator& generator, Draw draw) {
   check(is_floating(t.dtype()), op, "dtype: expected bf16, f32 or f64, got {}", t.dtype());
   raw::check_writable(op, t, "tensor");
+  const Span span(op);
   const bool direct = t.dtype() == DType::f32 && t.is_dense_as(MemoryFormat::contiguous);
   const Tensor values = direct ? t : empty(t.shape());
   float* out = values.out<float>();
@@ -250,6 +252,7 @@ Tensor randint(int64_t low, int64_t high, const Shape& shape, DType dtype) {
         dtype, low, high);
   check(is_floating(dtype) || (least == low && most == high - 1), "randint",
         "low, high: expected a range within {}, got {}, {}", dtype, low, high);
+  const Span span("randint");
   Tensor t = empty(shape, DType::i64);
   int64_t* out = t.out<int64_t>();
   const uint64_t range = static_cast<uint64_t>(high) - static_cast<uint64_t>(low);

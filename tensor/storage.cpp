@@ -105,7 +105,7 @@ class Allocator {
     const std::lock_guard lock(mutex_);
     if (size.index < 0) pages_.give(block, size.bytes);
     else free_[static_cast<size_t>(size.index)].push(block);
-    stats_.in_use -= static_cast<int64_t>(size.bytes);
+    add_in_use(-static_cast<int64_t>(size.bytes));
     stats_.cached += static_cast<int64_t>(size.bytes);
   }
 
@@ -114,6 +114,7 @@ class Allocator {
     give_back();
   }
 
+  int64_t in_use() const { return in_use_.load(std::memory_order_relaxed); }
   MemoryStats stats() {
     const std::lock_guard lock(mutex_);
     return stats_;
@@ -129,7 +130,7 @@ class Allocator {
     std::byte* block = size.index < 0 ? take_pages(size.bytes) : take_small(size);
     if (block == nullptr) return nullptr;
     stats_.cached -= static_cast<int64_t>(size.bytes);
-    stats_.in_use += static_cast<int64_t>(size.bytes);
+    add_in_use(static_cast<int64_t>(size.bytes));
     stats_.peak = std::max(stats_.peak, stats_.in_use);
     return block;
   }
@@ -148,6 +149,10 @@ class Allocator {
     count_system(size.bytes);
     return static_cast<std::byte*>(block);
   }
+  void add_in_use(int64_t bytes) {
+    stats_.in_use += bytes;
+    in_use_.store(stats_.in_use, std::memory_order_relaxed);
+  }
   void count_system(size_t bytes) {
     ++stats_.system_allocations;
     stats_.system_bytes += static_cast<int64_t>(bytes);
@@ -164,6 +169,7 @@ class Allocator {
   std::array<FreeList, SizeClass::kCount> free_;
   PageHeap pages_;
   MemoryStats stats_{};
+  std::atomic<int64_t> in_use_ = 0;  // that of stats_, to be seen without the lock
 };
 
 // Never destroyed: static and thread-local tensors (caches, the user's own) may outlive any static
@@ -202,6 +208,7 @@ void detail::release_object(void* object, size_t bytes) {
 }
 
 MemoryStats memory_stats() { return storages().stats(); }
+int64_t memory_in_use() { return storages().in_use(); }
 void reset_peak_memory_stats() { storages().reset_peak(); }
 void empty_cache() {
   storages().empty_cache();

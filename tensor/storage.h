@@ -103,6 +103,8 @@ struct MemoryStats {
   int64_t system_bytes;        ///< bytes asked of the system in those
 };
 MemoryStats memory_stats();
+/// memory_stats().in_use, at a glance.
+int64_t memory_in_use();
 void reset_peak_memory_stats();
 /// Gives the free lists back to the system.
 void empty_cache();

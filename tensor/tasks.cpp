@@ -112,7 +112,12 @@ class TaskTeam final : public Tasks, public Team {
       --queued_;
       order = ++begun_;
     }
-    guarded(order, task);
+    guarded(order, [&] {
+      const InsideSpan inside(span_.span());
+      const int64_t start = span_.on() ? SharedSpan::now() : 0;
+      task();
+      if (span_.on()) span_.record(start, "task");
+    });
     return true;
   }
   /// With the parallel_for of some other thread.
@@ -138,6 +143,7 @@ class TaskTeam final : public Tasks, public Team {
   std::deque<std::function<void()>> waiting_;
   int64_t begun_ = 0;
   FirstError error_;
+  const SharedSpan span_;  // that of with_tasks
 };
 
 /// Tasks where there is nobody to leave them to.

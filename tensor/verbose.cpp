@@ -36,18 +36,20 @@ void print_line(fmt::format_string<const Args&...> format, const Args&... args) 
 Verbosity verbosity() {
   int now = level.load(std::memory_order_relaxed);
   if (now == kUnset) {
-    now = static_cast<int>(from_environment());
-    level.store(now, std::memory_order_relaxed);
+    set_verbosity(from_environment());
+    now = level.load(std::memory_order_relaxed);
   }
   return static_cast<Verbosity>(now);
 }
 
-void set_verbosity(Verbosity to) { level.store(static_cast<int>(to), std::memory_order_relaxed); }
+void set_verbosity(Verbosity to) {
+  level.store(static_cast<int>(to), std::memory_order_relaxed);
+  detail::set_watcher(detail::kPrinter, to != Verbosity::off);
+}
 
-VerboseOp::~VerboseOp() {
-  if (!on_) return;
-  const std::chrono::duration<double, std::milli> ms = std::chrono::steady_clock::now() - start_;
-  print_line("quern_verbose,{},{},{},{},{:.4f}", op_, kernel_, problem_, formats_, ms.count());
+void detail::print_op(const Span& op, int64_t nanoseconds) noexcept {
+  print_line("quern_verbose,{},{},{},{},{:.4f}", op.name(), op.kernel(), op.problem(), op.formats(),
+             1e-6 * static_cast<double>(nanoseconds));
 }
 
 void report_refusal(std::string_view family, std::string_view kernel, std::string_view reason) {

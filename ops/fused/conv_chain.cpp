@@ -9,6 +9,7 @@
 #include "quern/ops/binary.h"
 #include "quern/ops/conv2d.h"
 #include "quern/ops/detail/conv_stage.h"
+#include "quern/tensor/span.h"
 
 namespace quern {
 namespace {
@@ -68,6 +69,7 @@ Tensor detail::conv_chain_composed(const Tensor& x, const ConvChain& chain, bool
 
 Tensor conv_chain(const Tensor& x_any, const ConvChain& chain, bool training) {
   check_chain(x_any, chain, training);
+  const Span span(kOp);
   const Tensor x = autocast::lower(x_any);
   const bool record = recorded(x, chain);
   // Of a sum, backward keeps in bits which elements passed, and cannot make the others again.
