@@ -23,6 +23,7 @@
 #include "quern/nn/norm.h"
 #include "quern/nn/pooling.h"
 #include "quern/nn/pretrained.h"
+#include "quern/nn/profiler.h"
 #include "quern/nn/pth.h"
 #include "quern/nn/residual.h"
 #include "quern/nn/resnet.h"

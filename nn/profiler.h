@@ -1,0 +1,71 @@
+// Profiler: where the time of a program goes, by torch.profiler's habits.
+//
+//   Profiler profile("trace.json");
+//   for (...) {
+//     train_batch();
+//     profile.step();
+//   }
+//   profile.stop();
+//   fmt::print("{}", profile.table());
+//
+// The file opens in https://ui.perfetto.dev and chrome://tracing: each thread with steps, modules,
+// ops, and its shares of the ops' kernels, inside of each other, and the memory in use. Threads go
+// on beside each other as they do unwatched.
+#pragma once
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <string>
+#include <string_view>
+
+namespace quern {
+
+/// Which steps are recorded, torch.profiler.schedule: after `skip_first` steps, over and over,
+/// `wait` that are not, `warmup` that are, for nothing, and `active` that are. `repeat`: so many
+/// times; 0: for ever.
+struct ProfilerSchedule {
+  int64_t wait = 0, warmup = 0, active = int64_t{1} << 60, repeat = 0, skip_first = 0;
+};
+
+/// What the rows of the table are: ops; modules by dotted name, backward passes with the module
+/// that called the op; ops by problem and formats; kernels.
+enum class ProfileBy { op, module, shape, kernel };
+/// "op", "module", "shape", "kernel". Error: any other.
+ProfileBy profile_by(std::string_view name);
+
+class Profiler {
+ public:
+  /// Starts. `path`: where stop() writes the trace; "": nowhere. Errors: a path that cannot be
+  /// written; a schedule of less than 0, or without active steps; another Profiler that has started
+  /// and not stopped.
+  explicit Profiler(std::string path, const ProfilerSchedule& schedule = {});
+  /// stop(); its error is said on standard error.
+  ~Profiler();
+  Profiler(const Profiler&) = delete;
+  Profiler& operator=(const Profiler&) = delete;
+
+  /// After stop(): goes on with a new step. Errors: it has started; another one has.
+  void start();
+  /// The end of a step, and the beginning of the next. What other threads are in meanwhile is cut
+  /// off at the steps' ends. Error: it has not started.
+  void step();
+  /// The end of the last step, which is left out if nothing happened in it. Writes the trace. Error:
+  /// the system's. Not started: does nothing.
+  void stop();
+
+  /// Of the active steps up to stop(). Columns:
+  ///   calls    those inside of another one of the same row not counted
+  ///   total    from begin to end of these, summed
+  ///   self     A moment of a step belongs, in equal parts, to the innermost span of each thread that
+  ///            is in one. Cells of a parallel_for and tasks are the op's that gave them. So the
+  ///            column sums up to the time of the steps.
+  ///   GFLOP/s  floating operations by self time
+  ///   GB/s     operands, each read or written once, by self time
+  std::string table(ProfileBy by = ProfileBy::op) const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace quern
