@@ -3,11 +3,13 @@
 #include "data.h"
 #include "model.h"
 #include "output.h"
+#include "profile.h"
 #include "quern/autograd/grad_mode.h"
 #include "quern/nn/loss.h"
 #include "quern/nn/safetensors.h"
 #include "quern/ops/autocast.h"
 #include "quern/tensor/raw.h"
+#include "quern/tensor/span.h"
 #include "report.h"
 
 namespace resnet50 {
@@ -25,16 +27,22 @@ void infer(const Options& options) {
   const AutocastGuard autocast(options.amp);
   Batch batch;
   Tensor logits;
+  Profile profile(options, options.total_steps());
 
   for (int64_t step = 0; step < options.total_steps(); ++step) {
     report.begin_step();
-    batch = loader.next();
+    {
+      const Span span("data");
+      batch = loader.next();
+    }
     report.data_ready();
 
     logits = model(batch.input);
     report.end_step(criterion(logits, batch.target).item());
+    profile.end_step();
   }
   report.finish();
+  profile.finish();
 
   if (!options.dump_input.empty()) save_batch(options.dump_input, batch);
   if (!options.dump_output.empty())

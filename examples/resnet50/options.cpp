@@ -105,6 +105,23 @@ void add_common(CLI::App& app, Options& o) {
       ->check(named);
 }
 
+/// What is timed step by step.
+void add_profile(CLI::App& app, Options& o) {
+  app.option_defaults()->group("Profile");
+  app.add_option(
+         "--profile", o.profile,
+         "Write where the time goes, for ui.perfetto.dev and chrome://tracing, and print it")
+      ->type_name("FILE")
+      ->check(named);
+  app.add_option("--by", o.profile_by, "Rows of what is printed")
+      ->check(CLI::IsMember({"op", "module", "shape", "kernel"}))
+      ->capture_default_str();
+  app.add_option("--profile-steps", o.profile_steps,
+                 "Steps to look at, after two that allocate and fill caches")
+      ->check(integer(1, 1 << 20))
+      ->capture_default_str();
+}
+
 /// What reads pictures.
 void add_pictures(CLI::App& app, Options& o) {
   app.option_defaults()->group("Pictures");
@@ -282,7 +299,8 @@ std::vector<std::pair<std::string, std::string>> Options::outputs() const {
           {"--dump-grads", dump_grads},
           {"--dump-input", dump_input},
           {"--dump-output", dump_output},
-          {"--json", json}};
+          {"--json", json},
+          {"--profile", profile}};
 }
 
 int Options::worker_threads() const {
@@ -322,6 +340,7 @@ Options parse_options(int argc, char** argv) {
        {std::pair{train, "DIR"}, std::pair{eval, "DIR"}, std::pair{infer, "PICTURE"}})
     for (const char* fake : {"--dummy", "--dummy-size", "--batch", "--steps"})
       command->get_option(fake)->excludes(command->get_option(pictures));
+  for (CLI::App* command : {train, infer}) add_profile(*command, options);
   for (CLI::App* command : {train, eval, infer}) add_pictures(*command, options);
   for (CLI::App* command : {train, eval}) add_folder(*command, options);
   add_augmentation(*train, options);

@@ -55,7 +55,9 @@ struct Options {
   uint64_t seed = 0;
 
   int64_t print_freq = 1;
-  std::string save, dump_grads, dump_input, dump_output, json;
+  std::string save, dump_grads, dump_input, dump_output, json, profile;
+  std::string profile_by = "op";  // rows of the table
+  int64_t profile_steps = 10;
 
   int64_t total_steps() const { return steps * epochs; }
   /// Threads that decode ahead. Unset: none on few cores, where all decode before the step.

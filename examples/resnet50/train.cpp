@@ -12,6 +12,7 @@
 #include "evaluate.h"
 #include "model.h"
 #include "output.h"
+#include "profile.h"
 #include "progress.h"
 #include "quern/nn/loss.h"
 #include "quern/nn/safetensors.h"
@@ -20,6 +21,7 @@
 #include "quern/optim/clip_grad.h"
 #include "quern/optim/ema.h"
 #include "quern/tensor/raw.h"
+#include "quern/tensor/span.h"
 #include "recipe.h"
 #include "report.h"
 #include "run_log.h"
@@ -53,13 +55,16 @@ class Trainer {
     }
     if (progress_.step > 0) loader_.start_at(epoch(), step_in_epoch());
     Report report(options_, loader_.shape(), count_parameters(model_), progress_.step);
+    Profile profile(options_, options_.total_steps() - progress_.step);
     while (progress_.step < options_.total_steps()) {
       train_batch(report);
       if (step_in_epoch() == 0) end_epoch(report);
       else if (is_updated()) save_if_due();
       if (is_updated() && stop_signal() != nullptr) return stop(report);
+      profile.end_step();
     }
     report.finish();
+    profile.finish();
     require_saved();
     write_outputs(report);
   }
@@ -108,6 +113,7 @@ class Trainer {
 
   /// A picture that is broken ends the run, but not what it has learnt.
   Batch next_batch() {
+    const Span span("data");
     try {
       return loader_.next();
     } catch (const Error&) {
@@ -152,6 +158,7 @@ class Trainer {
       for (const auto& [name, tensor] : weights) kept.insert(name, raw::clone(tensor));
       model_.load_state_dict(ema_->averages());
     }
+    const Span span("evaluation");
     const Tally tally = resnet50::evaluate(model_, *evaluation_, options_);
     if (ema_) model_.load_state_dict(kept);
     print(fmt::format("  held out: {}\n", describe(tally)));
@@ -164,6 +171,7 @@ class Trainer {
   }
 
   void save(bool is_best) {
+    const Span span("checkpoint");
     log_->sync();
     is_saved_ = checkpoints_->save(state(), is_best);
     saved_at_ = progress_.step;
