@@ -140,8 +140,9 @@ std::string profile_table(const Trace& trace, ProfileBy by) {
   std::string text = fmt::format("{:{}} {:>8} {:>11} {:>11} {:>7} {:>9} {:>8}\n",
                                  kTables[static_cast<size_t>(by)].first, width, "calls", "total ms",
                                  "self ms", "self", "GFLOP/s", "GB/s");
-  const auto rate = [](double work, double ns) {
-    return work > 0 && ns > 0 ? fmt::format("{:.1f}", work / ns) : std::string("-");
+  const auto rate = [](int64_t work, double ns) {
+    return work > 0 && ns > 0 ? fmt::format("{:.1f}", static_cast<double>(work) / ns)
+                              : std::string("-");
   };
   double self = 0;
   for (const ProfileRow& row : rows) {

@@ -24,7 +24,7 @@ struct ProfileRow {
   int64_t calls = 0;
   int64_t total = 0;  // nanoseconds
   double self = 0;    // nanoseconds
-  double flop = 0, bytes = 0;
+  int64_t flop = 0, bytes = 0;
 };
 /// The longest self time first.
 std::vector<ProfileRow> profile_rows(const Trace& trace, ProfileBy by);

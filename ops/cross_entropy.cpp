@@ -32,8 +32,10 @@ Tensor forward(const ClassTargets& targets, const Tensor& x, const Tensor& stats
                double smoothing) {
   VerboseOp line("cross_entropy");
   const RowKernel& kernel = select_row("cross_entropy", RowOp::log_sum_exp, x.dtype());
-  if (line)
+  if (line) {
     line.set(kernel.name, to_string(x.shape()), fmt::format("{}:{}", x.dtype(), x.format()));
+    line.set_work(0, x.nbytes());
+  }
   const Tensor losses = empty({targets.rows()}, DType::f64);
   const auto run = [&]<class T, class A>(T, A) {
     for_each_row(
@@ -58,8 +60,10 @@ Tensor backward(const ClassTargets& targets, const Tensor& x, const Tensor& stat
                 const Tensor& weight, double smoothing) {
   VerboseOp line("cross_entropy_backward");
   const RowKernel& kernel = select_row("cross_entropy", RowOp::cross_entropy_backward, x.dtype());
-  if (line)
+  if (line) {
     line.set(kernel.name, to_string(x.shape()), fmt::format("{}:{}", x.dtype(), x.format()));
+    line.set_work(0, 2 * x.nbytes());
+  }
   const Tensor dx = empty_like(x);
   const double spread = smoothing / static_cast<double>(targets.classes());
   const double weights = targets.weight_of_classes();

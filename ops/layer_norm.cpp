@@ -23,8 +23,12 @@ bool ends_in(const Shape& shape, const Shape& tail) {
          std::equal(tail.begin(), tail.end(), shape.end() - tail.size());
 }
 
-void report(VerboseOp& line, const kernels::LayerNormKernel& kernel, const Tensor& x) {
-  if (line) line.set(kernel.name, to_string(x.shape()), fmt::format("{}", x.dtype()));
+/// `tensors`: like x, read or written
+void report(VerboseOp& line, const kernels::LayerNormKernel& kernel, const Tensor& x,
+            int64_t tensors) {
+  if (!line) return;
+  line.set(kernel.name, to_string(x.shape()), fmt::format("{}", x.dtype()));
+  line.set_work(0, tensors * x.nbytes());
 }
 
 }  // namespace
@@ -42,7 +46,7 @@ Tensor layer_norm(const Tensor& x, const Shape& normalized_shape, const Tensor& 
 
   VerboseOp line("layer_norm_fwd");
   const auto& kernel = kernels::select_layer_norm_kernel(x.dtype());
-  report(line, kernel, x);
+  report(line, kernel, x, 2);
   const int64_t columns = numel(normalized_shape);
   const kernels::LayerNormRows size{x.numel() / columns, columns};
   const DType parameter = parameter_dtype(x);
@@ -62,7 +66,7 @@ Tensor layer_norm(const Tensor& x, const Shape& normalized_shape, const Tensor& 
       [&kernel, size, parameter, normalized_shape, mean, invstd, x = SavedTensor(kOp, dense),
        w = SavedTensor(kOp, w)](const Tensor& dy, Needs needs) -> Tensors {
         VerboseOp line("layer_norm_bwd");
-        report(line, kernel, x.get());
+        report(line, kernel, x.get(), 3);
         const Tensor dense = raw::contiguous(raw::to(dy, x.get().dtype())),
                      dx = empty_like(x.get());
         const Tensor dw = empty(normalized_shape, DType::f64),

@@ -27,6 +27,7 @@ MaxResult max_kept(std::string_view op, const Tensor& x, int dim) {
   if (line)
     line.set(kernel ? kernel->name : "scan", to_string(x.shape()),
              fmt::format("{}:{}", x.dtype(), x.format()));
+  if (line) line.set_work(0, x.nbytes() + y.values.nbytes() + y.indices.nbytes());
   const Along s = along(x, dim);
   if (is_floating(x.dtype()) && goes_by_strips(s)) {
     const ColumnKernel& by_columns = select_column(op, ColumnOp::max, x.dtype());

@@ -27,7 +27,9 @@ Tensor map_along(std::string_view op, Function f, const Tensor& x, int dim, cons
   VerboseOp line(op);
   const Along s = along(x, dim);
   const auto report = [&](const char* kernel) {
-    if (line) line.set(kernel, to_string(x.shape()), fmt::format("{}:{}", x.dtype(), x.format()));
+    if (!line) return;
+    line.set(kernel, to_string(x.shape()), fmt::format("{}:{}", x.dtype(), x.format()));
+    line.set_work(0, (dy.defined() ? 3 : 2) * x.nbytes());
   };
   const void* gradient = dy.defined() ? dy.data_ptr() : nullptr;
   if (goes_by_strips(s)) {

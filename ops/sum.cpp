@@ -79,6 +79,7 @@ Tensor sum_span(std::string_view op, const Span& s) {
   if (line)
     line.set(kernel.name, to_string({s.outer, s.n, s.inner}), std::string(to_string(dtype)));
   const Tensor y = empty({s.outer * parts * s.inner}, total);
+  if (line) line.set_work(0, s.x.nbytes() + y.nbytes());
   const auto* from = static_cast<const std::byte*>(s.x.data_ptr());
   auto* to = static_cast<std::byte*>(y.out_ptr());
 

@@ -283,7 +283,7 @@ void copy_(const Tensor& dst, const Tensor& src) {
   if (span) {
     span.set({}, to_string(dst.shape()),
              fmt::format("{}:{}->{}:{}", src.dtype(), src.format(), dst.dtype(), dst.format()));
-    span.set_work(0, static_cast<double>(src.numel() * itemsize(src.dtype()) + dst.nbytes()));
+    span.set_work(0, src.nbytes() + dst.nbytes());
   }
   const Tensor source = may_overlap(dst, src) ? clone(src) : src;
   const InPlaceChange change(dst.storage());
@@ -304,7 +304,7 @@ void fill_(const Tensor& dst, double value) {
   Span span("fill_");
   if (span) {
     span.set({}, to_string(dst.shape()), fmt::format("{}:{}", dst.dtype(), dst.format()));
-    span.set_work(0, static_cast<double>(dst.nbytes()));
+    span.set_work(0, dst.nbytes());
   }
   const InPlaceChange change(dst.storage());
   if (dst.numel() == 0) return;

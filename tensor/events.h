@@ -15,7 +15,7 @@ struct Event {
   std::string_view name = {};  ///< of a kernel: which one, or the op below if that does not tell
   std::string_view op = {};    ///< of a kernel: whose cells these are; else as `name`
   std::string_view kernel = {}, problem = {}, formats = {}, module = {};
-  double flop = 0, bytes = 0;
+  int64_t flop = 0, bytes = 0;
   int64_t memory = 0;  ///< bytes in use at the end; of a kernel: not looked at
 };
 

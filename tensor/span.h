@@ -55,8 +55,8 @@ class Span {
     kernel_ = kernel, problem_ = std::move(problem), formats_ = std::move(formats);
   }
   /// What it has to do at least: operations on floating numbers, and bytes, each operand read or
-  /// written once.
-  void set_work(double flop, double bytes) { flop_ = flop, bytes_ = bytes; }
+  /// written once. Kernels that save operations, as Winograd's, have those of the definition.
+  void set_work(int64_t flop, int64_t bytes) { flop_ = flop, bytes_ = bytes; }
 
   std::string_view name() const { return name_; }
   std::string_view kernel() const { return kernel_; }
@@ -82,7 +82,7 @@ class Span {
 
   std::string_view name_, kernel_, module_;
   std::string problem_, formats_;
-  double flop_ = 0, bytes_ = 0;
+  int64_t flop_ = 0, bytes_ = 0;
   const Span* parent_ = nullptr;
   int64_t begin_ = 0;
   int watched_ = 0;  // by whom of those it is for

@@ -39,8 +39,11 @@ void check_defined(std::string_view op, std::string_view name, const Tensor& t) 
   check(t.defined(), op, "{}: expected a defined tensor, got undefined", name);
 }
 
-void report(VerboseOp& line, const char* kernel, const Tensor& y) {
-  if (line) line.set(kernel, to_string(y.shape()), fmt::format("{}:{}", y.dtype(), y.format()));
+/// `read`: bytes of the operands
+void report(VerboseOp& line, const char* kernel, const Tensor& y, int64_t read) {
+  if (!line) return;
+  line.set(kernel, to_string(y.shape()), fmt::format("{}:{}", y.dtype(), y.format()));
+  line.set_work(0, read + y.nbytes());
 }
 
 /// One loop over elements: its length and the step of each operand, 0 where it is broadcast.
@@ -136,7 +139,7 @@ void binary_into(std::string_view op, Binary f, const Tensor& y, const Tensor& a
   if (y.numel() == 0) return;
   VerboseOp line(op);
   const BinaryKernel& kernel = select_binary(op, f, y.dtype());
-  report(line, kernel.name, y);
+  report(line, kernel.name, y, a.nbytes() + b.nbytes());
   broadcast(y, a, b, [&](int64_t n, const void* from, const void* other, void* to, Run mode) {
     kernel.run(n, from, other, to, mode, p, q);
   });
@@ -156,7 +159,7 @@ Tensor with_number(std::string_view op, Binary f, const Tensor& t, double number
   const Tensor y = empty_like(x);
   VerboseOp line(op);
   const BinaryKernel& kernel = select_binary(op, f, dtype);
-  report(line, kernel.name, y);
+  report(line, kernel.name, y, x.nbytes());
 
   const float as_float = static_cast<float>(number);
   const void* scalar = dtype == DType::f64 ? static_cast<const void*>(&number) : &as_float;
@@ -178,7 +181,7 @@ Tensor unary(std::string_view op, Unary f, const Tensor& t, double p, double q) 
   VerboseOp line(op);
   const UnaryKernel& kernel = select_unary(op, f, x.dtype());
   const Tensor y = empty_like(x);
-  report(line, kernel.name, y);
+  report(line, kernel.name, y, x.nbytes());
   const int64_t item = itemsize(x.dtype());
   parallel_chunks(y.numel(), grain(y.numel()), [&](int64_t begin, int64_t end) {
     kernel.run(end - begin, static_cast<const std::byte*>(x.data_ptr()) + begin * item,
@@ -214,7 +217,7 @@ Tensor compare(std::string_view op, Comparison f, const Tensor& a, const Tensor&
   VerboseOp line(op);
   const ComparisonKernel& kernel = select_comparison(op, f, dtype);
   const Tensor y = empty(shape, DType::boolean, format_of(shape, {a, b}));
-  report(line, kernel.name, y);
+  report(line, kernel.name, y, a.nbytes() + b.nbytes());
   if (y.numel() > 0)
     broadcast(y, to(a, dtype), to(b, dtype),
               [&](int64_t n, const void* from, const void* other, void* out, Run mode) {
@@ -236,7 +239,7 @@ Tensor where(std::string_view op, const Tensor& condition, const Tensor& a, cons
   const ChoiceKernel& kernel = select_choice(op, item);
   const MemoryFormat format = format_of(shape, {a, b, condition});
   const Tensor y = empty(shape, dtype, format);
-  report(line, kernel.name, y);
+  report(line, kernel.name, y, condition.nbytes() + a.nbytes() + b.nbytes());
   if (y.numel() == 0) return y;
   const bool same_a = a.numel() == 1, same_b = b.numel() == 1 && !same_a;
   const auto dense = [&](const Tensor& t, bool same) {

@@ -37,6 +37,9 @@ inline void report(VerboseOp& line, const char* kernel, DType a_and_b,
   const std::string batch = p.batch == 1 ? "" : fmt::format("b{}", p.batch);
   line.set(kernel, fmt::format("{}m{}n{}k{}", batch, p.m, p.n, p.k),
            fmt::format("{}:{}:{}", a_and_b, a_and_b, p.c_dtype));
+  const int64_t operands = (p.m * p.k + p.k * p.n) * itemsize(a_and_b);
+  line.set_work(2 * p.batch * p.m * p.n * p.k,
+                p.batch * (operands + p.m * p.n * itemsize(p.c_dtype)));
 }
 inline void report(VerboseOp& line, const kernels::GemmKernel& kernel,
                    const kernels::GemmProblem& p) {

@@ -66,9 +66,10 @@ Tensor PoolProblem::new_index() const {
 }
 
 void PoolProblem::report(VerboseOp& line) const {
-  if (line)
-    line.set(kernel_->name, fmt::format("{}->{}", shape_, out_shape_),
-             fmt::format("{}:{}", dtype_, format_));
+  if (!line) return;
+  line.set(kernel_->name, fmt::format("{}->{}", shape_, out_shape_),
+           fmt::format("{}:{}", dtype_, format_));
+  line.set_work(0, (numel(shape_) + numel(out_shape_)) * itemsize(dtype_));
 }
 
 }  // namespace quern::detail

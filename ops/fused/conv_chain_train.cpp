@@ -49,10 +49,12 @@ struct Stage {
   }
 };
 
-void report(VerboseOp& line, const char* kernel, const Stage& stage) {
-  if (line)
-    line.set(kernel, to_string(stage.y.shape()),
-             fmt::format("{}:channels_last", stage.problem.dtype));
+/// `tensors`: like y, read or written
+void report(VerboseOp& line, const char* kernel, const Stage& stage, int64_t tensors) {
+  if (!line) return;
+  line.set(kernel, to_string(stage.y.shape()),
+           fmt::format("{}:channels_last", stage.problem.dtype));
+  line.set_work(0, tensors * stage.y.nbytes());
 }
 
 /// `before`: the stage whose y is x, normalised on the way. `moments`: of what is returned.
@@ -117,7 +119,7 @@ struct Trained {
   Tensor join(const Tensor& input, MaskWord* bits = nullptr) const {
     VerboseOp line("conv_chain_join_fwd");
     const JoinKernel& kernel = select_join_kernel(last().problem.dtype);
-    report(line, kernel.name, last());
+    report(line, kernel.name, last(), shortcut == Shortcut::none ? 2 : 3);
     Tensor result = empty_like(last().y);
     JoinSide other;
     if (shortcut == Shortcut::projection) other = projection().side();
@@ -146,7 +148,8 @@ struct Trained {
 
     VerboseOp line("conv_chain_join_bwd");
     const JoinKernel& kernel = select_join_kernel(last().problem.dtype);
-    report(line, kernel.name, last());
+    const int64_t sides = shortcut == Shortcut::projection ? 2 : 1;  // their v
+    report(line, kernel.name, last(), 1 + sides + (wanted ? 2 : 1));
     const int64_t channels = last().problem.oc;
     const Tensor sums = empty({3, channels}, DType::f64);
     double *dz = sums.out<double>(), *dzy = dz + channels, *dzs = dzy + channels;
@@ -183,7 +186,7 @@ struct Trained {
 
     VerboseOp line("batch_norm_bwd");
     const BatchNormKernel& kernel = select_batch_norm_kernel(stage.problem.dtype, true);
-    report(line, kernel.name, stage);
+    report(line, kernel.name, stage, 3);
     batch_norm_backward_apply(kernel, stage.size(), stage.y.data_ptr(), dz.data_ptr(),
                               stage.norm.center.data_ptr(), g.a.data_ptr(), g.b.data_ptr(),
                               g.c.data_ptr(), dz.out_ptr());

@@ -41,13 +41,17 @@ class UpdatePass {
       chunks_.push_back({jobs_.size(), span});
     }
     jobs_.push_back(job);
+    bytes_ += 2 * param.nbytes() + job.grad.nbytes();
+    for (const Tensor& s : state) bytes_ += 2 * s.nbytes();
   }
 
   /// Cannot fail, so that a step is whole or not at all.
   void run() {
-    if (line_ && !jobs_.empty())
+    if (line_ && !jobs_.empty()) {
       line_.set(jobs_[0].kernel->name, fmt::format("{} parameters", jobs_.size()),
                 std::string(to_string(jobs_[0].param.dtype())));
+      line_.set_work(0, bytes_);
+    }
     parallel_for(static_cast<int64_t>(chunks_.size()), [&](int64_t i) {
       const Chunk& chunk = chunks_[static_cast<size_t>(i)];
       const Job& job = jobs_[chunk.job];
@@ -76,6 +80,7 @@ class UpdatePass {
   };
 
   VerboseOp line_;
+  int64_t bytes_ = 0;  // read and written
   std::vector<Job> jobs_;
   std::vector<Chunk> chunks_;
 };

@@ -24,6 +24,13 @@ std::string ConvProblem::to_string() const {
                      dilation_h - 1, pad_h, iw, ow, kw, stride_w, dilation_w - 1, pad_w);
 }
 
+int64_t ConvProblem::flop() const { return 2 * n * oc * oh * ow * (ic / groups) * kh * kw; }
+
+int64_t ConvProblem::bytes() const {
+  const int64_t x = n * ic * ih * iw, y = n * oc * oh * ow, weight = oc * (ic / groups) * kh * kw;
+  return (x + y + weight) * itemsize(dtype);
+}
+
 const ConvKernel& conv_kernel(std::string_view name) {
   for (const ConvKernel* kernel : table<ConvKernel>())
     if (kernel->name == name) return *kernel;
@@ -55,6 +62,7 @@ void ConvPlan::run(const void* from, const void* with, void* to, const Epilogue&
   if (line) {
     kernel = name();
     line.set(kernel, problem.to_string(), fmt::format("{}:{}", problem.dtype, problem.format));
+    line.set_work(problem.flop(), problem.bytes());
   }
   compute(from, with, to, epilogue, prologue);
 }

@@ -32,6 +32,8 @@ struct ConvProblem {
   /// "mb16_ic64oc64_ih56oh56kh3sh1dh0ph1_iw56ow56kw3sw1dw0pw1", the field's notation; dh is
   /// dilation_h - 1.
   std::string to_string() const;
+  int64_t flop() const;   ///< multiplications and additions, by the definition
+  int64_t bytes() const;  ///< of x, weight and y
   auto operator<=>(const ConvProblem&) const = default;
 };
 
