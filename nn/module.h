@@ -48,6 +48,8 @@ class Module {
   /// Is this module in training mode, or any below it?
   bool any_training() const;
 
+  /// By which its parent has registered it; "": it has none.
+  const std::string& name() const { return name_; }
   /// This module, named "", and all below it, each once: parents first, in order of registration.
   std::vector<std::pair<std::string, Module*>> named_modules();
   /// Dotted names, in the order of named_modules(); a tensor that is shared appears once.

@@ -20,7 +20,8 @@ ConvStage stage_of(const ConvNorm& m) {
           .momentum = m.norm->momentum,
           .eps = m.norm->eps,
           .groups = m.conv->options.groups,
-          .activation = m.activation};
+          .activation = m.activation,
+          .module = m.name};
 }
 
 /// All of them as one op, if that can do what they ask for: plain convolutions, norms of one mode.

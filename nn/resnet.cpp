@@ -33,13 +33,16 @@ class ResidualBlock : public Module {
     const size_t i = residual_.branch.size() + 1;
     Conv2d& c = register_module(fmt::format("conv{}", i), std::move(module));
     residual_.branch.push_back(
-        {&c, &register_module(fmt::format("bn{}", i), BatchNorm2d(outputs))});
+        {.conv = &c,
+         .norm = &register_module(fmt::format("bn{}", i), BatchNorm2d(outputs)),
+         .name = c.name()});
   }
   void project(int64_t inputs, int64_t outputs, int64_t stride) {
     if (stride == 1 && inputs == outputs) return;
     Sequential& modules = register_module("downsample", Sequential());
     Conv2d& c = modules.add(conv(inputs, outputs, 1, stride));
-    residual_.projection = {&c, &modules.add(BatchNorm2d(outputs))};
+    residual_.projection = {
+        .conv = &c, .norm = &modules.add(BatchNorm2d(outputs)), .name = "downsample.0"};
   }
 
  private:
@@ -92,7 +95,9 @@ Sequential stage(ResNet::Block block, int64_t inputs, int64_t width, int depth, 
 ResNet::ResNet(Block block, const std::array<int, 4>& depths, const ResNetOptions& options)
     : conv1_(register_module("conv1", conv(3, 64, 7, 2))),
       bn1_(register_module("bn1", BatchNorm2d(64))),
-      stem_{.branch = {{&conv1_, &bn1_}}, .shortcut = false, .fuse = options.fuse},
+      stem_{.branch = {{.conv = &conv1_, .norm = &bn1_, .name = conv1_.name()}},
+            .shortcut = false,
+            .fuse = options.fuse},
       layer1_(register_module("layer1", stage(block, 64, 64, depths[0], 1, options))),
       layer2_(register_module("layer2",
                               stage(block, 64 * expansion(block), 128, depths[1], 2, options))),

@@ -37,8 +37,9 @@ inline bool watched_by(int who) {
 class Span {
  public:
   explicit Span(std::string_view name) : Span(SpanKind::op, name, detail::kRecorder) {}
-  /// A call of the module that its parent knows by `name`; `type`, where it has none: the type's.
-  static Span of_module(std::string_view name, const char* type) { return {name, type}; }
+  /// A call of the module that its parent knows by `name`, dots and all. Where it has none, as the
+  /// root: of the `type`; a null one is no module's.
+  static Span of_module(std::string_view name, const char* type = nullptr) { return {name, type}; }
   /// The backward pass of an op that was called in a module.
   static Span of_backward(std::string_view op, std::string_view module) {
     return {SpanKind::op, op, detail::kRecorder, "_backward", module};
@@ -74,7 +75,7 @@ class Span {
 
  private:
   Span(std::string_view name, const char* type) : name_(name), kind_(SpanKind::module) {
-    if (detail::watched_by(detail::kRecorder)) open_module(type);
+    if (detail::watched_by(detail::kRecorder) && (type || !name.empty())) open_module(type);
   }
   void open(int watchers, std::string_view suffix, std::string_view module) noexcept;
   void open_module(const char* type) noexcept;

@@ -6,6 +6,7 @@
 // in backward.
 #pragma once
 #include <span>
+#include <string_view>
 
 #include "quern/ops/activation.h"
 #include "quern/tensor/pair.h"
@@ -22,6 +23,7 @@ struct ConvStage {
   double momentum = 0.1, eps = 1e-5;
   int64_t groups = 1;
   Activation activation = Activation::relu;
+  std::string_view module = {};  // by which spans know it, within the module that calls; "": none
 };
 
 /// The branch: `stages` one after the other, at least one. The last one's activation is that of the

@@ -9,6 +9,7 @@
 #include "quern/ops/detail/packed_copy.h"
 #include "quern/ops/kernels/work.h"
 #include "quern/tensor/raw.h"
+#include "quern/tensor/span.h"
 
 namespace quern {
 namespace {
@@ -73,6 +74,7 @@ class FoldedWeight {
 /// activation(batch_norm(conv(x)) + residual) to y
 void run(const ConvProblem& problem, const ConvStage& stage, const Tensor& x, const Tensor& y,
          const void* residual, Activation activation) {
+  const Span span = Span::of_module(stage.module);
   const auto plan = conv_plan(problem, ConvPass::forward);
   const FoldedWeight folded(*plan, stage);
   plan->run(x.data_ptr(), folded.weight(), y.out_ptr(),

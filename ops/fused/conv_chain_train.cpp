@@ -33,6 +33,7 @@ struct Stage {
   Tensor y;  ///< of the convolution
   ChannelNorm norm;
   Activation activation;
+  std::string_view module;  ///< of the convolution, by its dotted name
 
   BatchNormSize size() const { return {problem.n, problem.oh * problem.ow, problem.oc}; }
   double count() const { return static_cast<double>(problem.n * problem.oh * problem.ow); }
@@ -59,6 +60,7 @@ void report(VerboseOp& line, const char* kernel, const Stage& stage, int64_t ten
 
 /// `before`: the stage whose y is x, normalised on the way. `moments`: of what is returned.
 Stage run_forward(const ConvStage& stage, const Tensor& x, const Stage* before, Moments& moments) {
+  const Span span = Span::of_module(stage.module);
   const BatchNorm norm = norm_of(stage);
   const ConvProblem p = problem_of(stage, x.shape(), x.dtype());
   const double count = static_cast<double>(p.n * p.oh * p.ow);
@@ -68,12 +70,18 @@ Stage run_forward(const ConvStage& stage, const Tensor& x, const Stage* before, 
            {.kind = Epilogue::Kind::moments, .first = mean, .second = var},
            before ? before->map() : ChannelMap{});
   for (int64_t c = 0; c < p.oc; ++c) var[c] /= count;
-  return {p, SavedTensor(kOp, stage.weight),      SavedTensor(kOp, norm.weight),
-          y, ChannelNorm(norm, moments, p.dtype), stage.activation};
+  return {p,
+          SavedTensor(kOp, stage.weight),
+          SavedTensor(kOp, norm.weight),
+          y,
+          ChannelNorm(norm, moments, p.dtype),
+          stage.activation,
+          current_module()};
 }
 
 void input_gradient(const Stage& stage, const Tensor& dy, const Tensor& dx,
                     const Epilogue& epilogue) {
+  const Span span = Span::of_backward("conv2d", stage.module);
   convolve(stage.problem, ConvPass::dgrad, dy, stage.weight.get(), dx, epilogue);
 }
 
@@ -213,6 +221,7 @@ struct Trained {
       const Stage& stage = stages[i];
       Tensor& place = gradients[StagePlaces(i).weight];
       beside.run([&stage, &place, shape = stage.weight.get().shape(), input, before, dy] {
+        const Span span = Span::of_backward("conv2d", stage.module);
         place = conv_weight_gradient(stage.problem, shape, input, dy,
                                      before ? before->map() : ChannelMap{});
       });
