@@ -117,7 +117,9 @@ void Profiler::stop() {
   file.commit();
 }
 
-std::string Profiler::table(ProfileBy by) const { return profile_table(state_->trace, by); }
+std::string Profiler::table(ProfileBy by, const ProfilerPeaks& peaks) const {
+  return profile_table(state_->trace, by, peaks);
+}
 
 ProfileBy profile_by(std::string_view name) {
   if (name == "op") return ProfileBy::op;

@@ -33,6 +33,12 @@ enum class ProfileBy { op, module, shape, kernel };
 /// "op", "module", "shape", "kernel". Error: any other.
 ProfileBy profile_by(std::string_view name);
 
+/// What the machine can do at most: what the table shows shares of. 0: not known.
+struct ProfilerPeaks {
+  double f32_gflops = 0, bf16_gflops = 0;  // 1e9 operations a second
+  double memory_gbytes = 0;                // 1e9 bytes a second
+};
+
 class Profiler {
  public:
   /// Starts. `path`: where stop() writes the trace; "": nowhere. Errors: a path that cannot be
@@ -59,9 +65,11 @@ class Profiler {
   ///   self     A moment of a step belongs, in equal parts, to the innermost span of each thread that
   ///            is in one. Cells of a parallel_for and tasks are the op's that gave them. So the
   ///            column sums up to the time of the steps.
-  ///   GFLOP/s  floating operations by self time
-  ///   GB/s     operands, each read or written once, by self time
-  std::string table(ProfileBy by = ProfileBy::op) const;
+  ///   GFLOP/s  floating operations by self time; beside it the share of the arithmetic's peak, that
+  ///            of bf16 where the kernel's name says so
+  ///   GB/s     operands, each read or written once, by self time; beside it the share of the
+  ///            memory's bandwidth: more than 100% where operands are found in caches
+  std::string table(ProfileBy by = ProfileBy::op, const ProfilerPeaks& peaks = {}) const;
 
  private:
   struct State;

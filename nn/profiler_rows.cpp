@@ -79,6 +79,7 @@ void walk_thread(const std::vector<const Event*>& events, Rows& rows,
     const size_t row = rows.of(*event);
     if (event->kind != SpanKind::kernel) {
       rows[row].flop += event->flop, rows[row].bytes += event->bytes;
+      if (event->kernel.find("bf16") != event->kernel.npos) rows[row].bf16_flop += event->flop;
       if (std::ranges::find(stack, row, &Open::row) == stack.end()) {
         ++rows[row].calls;
         rows[row].total += event->end - event->begin;

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -98,6 +99,7 @@ nlohmann::ordered_json rows_as_json(const Trace& trace, ProfileBy by) {
                     {"total_us", microseconds(row.total)},
                     {"self_us", 1e-3 * row.self},
                     {"flop", row.flop},
+                    {"bf16_flop", row.bf16_flop},
                     {"bytes", row.bytes}});
   return rows;
 }
@@ -132,24 +134,29 @@ std::string chrome_trace(const Trace& trace) {
       summary.dump(), events.array());
 }
 
-std::string profile_table(const Trace& trace, ProfileBy by) {
+std::string profile_table(const Trace& trace, ProfileBy by, const ProfilerPeaks& peaks) {
   const std::vector<ProfileRow> rows = profile_rows(trace, by);
   size_t width = 20;
   for (const ProfileRow& row : rows) width = std::max(width, row.name.size());
   const double all = 1e9 * trace.seconds();
-  std::string text = fmt::format("{:{}} {:>8} {:>11} {:>11} {:>7} {:>9} {:>8}\n",
-                                 kTables[static_cast<size_t>(by)].first, width, "calls", "total ms",
-                                 "self ms", "self", "GFLOP/s", "GB/s");
-  const auto rate = [](int64_t work, double ns) {
-    return work > 0 && ns > 0 ? fmt::format("{:.1f}", static_cast<double>(work) / ns)
-                              : std::string("-");
+  const auto number = [](double value, int digits, const char* unit = "") {
+    return std::isfinite(value) && value > 0 ? fmt::format("{:.{}f}{}", value, digits, unit) : "-";
   };
+  std::string text = fmt::format("{:{}} {:>8} {:>11} {:>11} {:>7} {:>9} {:>6} {:>8} {:>6}\n",
+                                 kTables[static_cast<size_t>(by)].first, width, "calls", "total ms",
+                                 "self ms", "self", "GFLOP/s", "peak", "GB/s", "memory");
   double self = 0;
   for (const ProfileRow& row : rows) {
     self += row.self;
-    text += fmt::format("{:{}} {:>8} {:>11.3f} {:>11.3f} {:>6.2f}% {:>9} {:>8}\n", row.name, width,
-                        row.calls, 1e-6 * static_cast<double>(row.total), 1e-6 * row.self,
-                        100 * row.self / all, rate(row.flop, row.self), rate(row.bytes, row.self));
+    const double flop = static_cast<double>(row.flop), bf16 = static_cast<double>(row.bf16_flop);
+    const double bytes = static_cast<double>(row.bytes);
+    const double at_peak = (bf16 > 0 ? bf16 / peaks.bf16_gflops : 0) +
+                           (flop > bf16 ? (flop - bf16) / peaks.f32_gflops : 0);
+    text += fmt::format("{:{}} {:>8} {:>11.3f} {:>11.3f} {:>7} {:>9} {:>6} {:>8} {:>6}\n", row.name,
+                        width, row.calls, 1e-6 * static_cast<double>(row.total), 1e-6 * row.self,
+                        number(100 * row.self / all, 2, "%"), number(flop / row.self, 1),
+                        number(100 * at_peak / row.self, 0, "%"), number(bytes / row.self, 1),
+                        number(100 * bytes / peaks.memory_gbytes / row.self, 0, "%"));
   }
   return text + fmt::format("{:{}} {:>8} {:>11.3f} {:>11.3f}\n",
                             fmt::format("{} steps", trace.steps.size()), width, "", 1e-6 * all,

@@ -25,10 +25,11 @@ struct ProfileRow {
   int64_t total = 0;  // nanoseconds
   double self = 0;    // nanoseconds
   int64_t flop = 0, bytes = 0;
+  int64_t bf16_flop = 0;  // of flop
 };
 /// The longest self time first.
 std::vector<ProfileRow> profile_rows(const Trace& trace, ProfileBy by);
-std::string profile_table(const Trace& trace, ProfileBy by);
+std::string profile_table(const Trace& trace, ProfileBy by, const ProfilerPeaks& peaks);
 
 /// Chrome's trace format, as Kineto writes it: complete events ("X"), counters ("C") and names
 /// ("M"), by time, in microseconds from the first step's begin. Beside them "summary" has the rows

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include "console.h"
+#include "machine_peaks.h"
 
 namespace resnet50 {
 
@@ -23,8 +24,12 @@ void Profile::end_step() {
 void Profile::finish() {
   if (!profiler_) return;
   profiler_->stop();
-  print(fmt::format("\n{}\nTrace in {}: opens in https://ui.perfetto.dev\n",
-                    profiler_->table(profile_by(options_.profile_by)), options_.profile));
+  const ProfilerPeaks peaks = machine_peaks();
+  print(
+      fmt::format("\n{}\nPeaks: {:.0f} GFLOP/s in f32, {:.0f} in bf16; memory {:.1f} GB/s\n"
+                  "Trace in {}: opens in https://ui.perfetto.dev\n",
+                  profiler_->table(profile_by(options_.profile_by), peaks), peaks.f32_gflops,
+                  peaks.bf16_gflops, peaks.memory_gbytes, options_.profile));
 }
 
 }  // namespace resnet50
