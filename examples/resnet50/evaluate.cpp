@@ -8,6 +8,7 @@
 #include "console.h"
 #include "model.h"
 #include "output.h"
+#include "price.h"
 #include "quern/autograd/grad_mode.h"
 #include "quern/nn/loss.h"
 #include "quern/ops/autocast.h"
@@ -52,8 +53,10 @@ void evaluate(const Options& options, DataLoader& loader) {
   nn::Module& model = *network;
   const Tally tally = evaluate(model, loader, options);
   print(fmt::format("eval {}: {:.0f} images: {}\n", options.arch, tally.images, describe(tally)));
+  const Price price{options.price_per_hour.value_or(0), tally.images_per_second()};
+  if (options.price_per_hour) print(price.describe());
   if (options.json.empty()) return;
-  const nlohmann::ordered_json json = {
+  nlohmann::ordered_json json = {
       {"mode", to_string(options.mode)},
       {"arch", options.arch},
       {"images", tally.images},
@@ -63,6 +66,7 @@ void evaluate(const Options& options, DataLoader& loader) {
       {"images_per_second", tally.images_per_second()},
       {"data_share", tally.data_seconds / tally.seconds},
   };
+  if (options.price_per_hour) price.add_to(json);
   write_text(options.json, json.dump(2) + "\n");
 }
 

@@ -1,7 +1,7 @@
-// resnet50 train, eval and infer: see options.cpp for what they take, train.cpp, evaluate.cpp,
-// infer.cpp and pictures.cpp for what they do. Exit status: 0, 1 for a failure, 2 for a command line
-// that makes no sense. A run that has files to write does so where standard output fails too, or its
-// reader is gone; the status is 1.
+// resnet50 train, eval, infer and doctor: see options.cpp for what they take, train.cpp,
+// evaluate.cpp, infer.cpp, pictures.cpp and doctor.cpp for what they do. Exit status: 0, 1 for a
+// failure, 2 for a command line that makes no sense. A run that has files to write does so where
+// standard output fails too, or its reader is gone; the status is 1.
 #include <fmt/core.h>
 
 #include <csignal>
@@ -10,6 +10,7 @@
 
 #include "console.h"
 #include "data.h"
+#include "doctor.h"
 #include "evaluate.h"
 #include "infer.h"
 #include "options.h"
@@ -34,7 +35,8 @@ int main(int argc, char** argv) {
     if (options.amp && !quern::has_bf16_arithmetic())
       print_error(fmt::format("warning: --amp: {} has no fast bf16 arithmetic: slower than f32",
                               quern::to_string(quern::max_isa())));
-    if (options.mode == Mode::infer && !options.pictures.empty()) infer_pictures(options);
+    if (options.mode == Mode::doctor) diagnose(options);
+    else if (options.mode == Mode::infer && !options.pictures.empty()) infer_pictures(options);
     else if (options.mode == Mode::infer) infer(options);
     else {
       Data data = open_data(options);

@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <limits>
@@ -49,6 +50,13 @@ CLI::Validator number(double limit = std::numeric_limits<double>::infinity()) {
 /// So that an unset variable of the shell is not taken for an option not given.
 std::string named(const std::string& path) {
   return path.empty() ? "expected the name of a file, got none" : "";
+}
+
+/// What an hour may cost: nothing that would make images free.
+std::string is_price(const std::string& text) {
+  double value = 0;
+  const bool ok = CLI::detail::lexical_cast(text, value) && value > 0 && std::isfinite(value);
+  return ok ? "" : "expected a finite number of more than 0, got " + text;
 }
 
 void add_common(CLI::App& app, Options& o) {
@@ -103,6 +111,9 @@ void add_common(CLI::App& app, Options& o) {
   app.add_option("--json", o.json, "Write the settings and measurements, as JSON")
       ->type_name("FILE")
       ->check(named);
+  app.add_option("--price-per-hour", o.price_per_hour,
+                 "What the machine costs, in dollars: tells what images cost")
+      ->check(is_price);
 }
 
 /// What is timed step by step.
@@ -328,6 +339,11 @@ Options parse_options(int argc, char** argv) {
   CLI::App* eval = app.add_subcommand("eval", "Tell how often --weights are right about a folder");
   CLI::App* infer =
       app.add_subcommand("infer", "Infer, and show latency and speed, or the classes of pictures");
+  CLI::App* doctor = app.add_subcommand(
+      "doctor", "Tell what of this machine is used, what holds it back, and what to type");
+  doctor->add_option("--threads", options.threads, "Threads [one a core]")->check(integer(1, 1024));
+  doctor->add_option("--root", options.root, "Read DIR/proc and DIR/sys instead of the system's")
+      ->type_name("DIR");
   const char* folder = "Folder of pictures, DIR/train/CLASS/*.jpeg and DIR/val/CLASS/*.jpeg";
   train->add_option("DIR", options.data, folder)->check(named);
   eval->add_option("DIR", options.data, "The same, or CLASS/*.jpeg alone")
@@ -354,13 +370,17 @@ Options parse_options(int argc, char** argv) {
 
   try {
     app.parse(argc, argv);
-    options.mode = *train ? Mode::train : *eval ? Mode::eval : Mode::infer;
+    options.mode = *train ? Mode::train : *eval ? Mode::eval : *infer ? Mode::infer : Mode::doctor;
     check_together(options);
   } catch (const CLI::CallForHelp&) {
     print(app.help());
     std::exit(all_printed() ? 0 : 1);
   } catch (const CLI::ParseError& error) {
-    const char* command = *train ? " train" : *eval ? " eval" : *infer ? " infer" : "";
+    const char* command = *train    ? " train"
+                          : *eval   ? " eval"
+                          : *infer  ? " infer"
+                          : *doctor ? " doctor"
+                                    : "";
     print_error(fmt::format("error: {}\nSee resnet50{} --help.", error.what(), command));
     std::exit(2);
   }

@@ -8,7 +8,7 @@
 
 namespace resnet50 {
 
-enum class Mode { train, eval, infer };
+enum class Mode { train, eval, infer, doctor };
 
 struct Options {
   Mode mode = Mode::train;
@@ -58,6 +58,8 @@ struct Options {
   std::string save, dump_grads, dump_input, dump_output, json, profile;
   std::string profile_by = "op";  // rows of the table
   int64_t profile_steps = 10;
+  std::string root;                      // doctor's: where /proc and /sys are
+  std::optional<double> price_per_hour;  // dollars, more than 0
 
   int64_t total_steps() const { return steps * epochs; }
   /// Threads that decode ahead. Unset: none on few cores, where all decode before the step.
@@ -70,7 +72,8 @@ struct Options {
 };
 
 inline const char* to_string(Mode mode) {
-  return mode == Mode::train ? "train" : mode == Mode::eval ? "eval" : "infer";
+  constexpr const char* names[] = {"train", "eval", "infer", "doctor"};
+  return names[static_cast<int>(mode)];
 }
 
 /// Ends the program after --help (status 0; 1 if it could not be written) and for a command line

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "console.h"
 #include "quern/ops/float32_matmul_precision.h"
@@ -25,15 +26,24 @@ double seconds(std::chrono::steady_clock::duration d) {
   return std::chrono::duration<double>(d).count();
 }
 
-/// The value that a share `p` of the steps after the warm-up (of all, if there are no more) stay
-/// within: the nearest rank; the mean of the middle two for p = 0.5.
-double percentile(std::vector<double> values, double p) {
-  if (values.size() > kWarmUp) values.erase(values.begin(), values.begin() + kWarmUp);
+/// The steps after the warm-up; all, if there are no more.
+std::vector<double> warm(const std::vector<double>& values) {
+  return {values.begin() + (values.size() > kWarmUp ? kWarmUp : 0), values.end()};
+}
+
+/// The value that a share `p` of the warm steps stay within: the nearest rank; the mean of the
+/// middle two for p = 0.5.
+double percentile(const std::vector<double>& all, double p) {
+  std::vector<double> values = warm(all);
   std::ranges::sort(values);
   const double rank = p * static_cast<double>(values.size());
   const auto at = [&](double i) { return values[static_cast<size_t>(std::max(0.0, i))]; };
   if (p == 0.5) return (at(std::ceil(rank) - 1) + at(std::floor(rank))) / 2;
   return at(std::ceil(rank) - 1);
+}
+
+double mean(const std::vector<double>& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
 
 double peak_rss_mib() {
@@ -128,6 +138,8 @@ double Report::samples_per_second() const {
   return static_cast<double>(input_[0]) * 1e3 / percentile(step_ms_, 0.5);
 }
 
+Price Report::price() const { return {*options_.price_per_hour, samples_per_second()}; }
+
 void Report::finish() {
   finished_ = true;
   leave_bar();
@@ -136,6 +148,14 @@ void Report::finish() {
       "loss {:.4f} -> {:.4f}, {:.2f} samples/s, median step {:.1f} ms, peak memory {:.0f} MiB\n",
       losses_.front(), losses_.back(), samples_per_second(), percentile(step_ms_, 0.5),
       peak_rss_mib()));
+  if (options_.mode == Mode::infer) {
+    const std::string of = fmt::format("(of {})", warm(step_ms_).size());
+    print(fmt::format(
+        "latency: mean {:.2f} ms {of}, p50 {:.2f} {of}, p90 {:.2f} {of}, p99 {:.2f} {of}\n",
+        mean(warm(step_ms_)), percentile(step_ms_, 0.5), percentile(step_ms_, 0.9),
+        percentile(step_ms_, 0.99), fmt::arg("of", of)));
+  }
+  if (options_.price_per_hour) print(price().describe());
 }
 
 std::string Report::json() const {
@@ -156,10 +176,13 @@ std::string Report::json() const {
       {"peak_rss_mib", peak_rss_mib()},
   };
   if (input_[2] != input_[3]) json["image_size"] = {input_[2], input_[3]};
-  if (options_.mode == Mode::infer)
-    json["latency_ms"] = {{"p50", percentile(step_ms_, 0.5)},
+  if (options_.mode == Mode::infer && !step_ms_.empty())
+    json["latency_ms"] = {{"mean", mean(warm(step_ms_))},
+                          {"p50", percentile(step_ms_, 0.5)},
                           {"p90", percentile(step_ms_, 0.9)},
-                          {"p99", percentile(step_ms_, 0.99)}};
+                          {"p99", percentile(step_ms_, 0.99)},
+                          {"samples", warm(step_ms_).size()}};
+  if (options_.price_per_hour && !step_ms_.empty()) price().add_to(json);
   return json.dump(2) + "\n";
 }
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "options.h"
+#include "price.h"
 #include "progress.h"
 #include "quern/tensor/shape.h"
 
@@ -50,6 +51,7 @@ class Report {
   void print_line(int64_t step) const;
   void print_bar(int64_t done) const;
   double samples_per_second() const;
+  Price price() const;  ///< where one is given
 
   const Options options_;
   const quern::Shape input_;

@@ -1,0 +1,150 @@
+#include "machine.h"
+
+#include <fmt/format.h>
+#ifdef __linux__
+#include <sched.h>
+#endif
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <sstream>
+#include <thread>
+
+namespace resnet50 {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// "" if it cannot be read.
+std::string read(const std::string& path) {
+  std::ifstream file(path);
+  std::string text{std::istreambuf_iterator<char>(file), {}};
+  while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) text.pop_back();
+  return text;
+}
+
+/// CPUs that a control group leaves: "150000 100000" of cpu.max, or cpu.cfs_quota_us and _period_us
+/// of the older version.
+std::optional<double> quota_of(const std::string& folder, bool unified, std::string& file) {
+  file = folder + (unified ? "/cpu.max" : "/cpu.cfs_quota_us");
+  std::istringstream text(unified ? read(file)
+                                  : read(file) + " " + read(folder + "/cpu.cfs_period_us"));
+  double quota = 0, period = 0;
+  if (text >> quota >> period && quota > 0 && period > 0) return quota / period;
+  return std::nullopt;
+}
+
+/// The least of this process's groups and of those around them.
+void find_quota(const std::string& root, Machine& machine) {
+  std::istringstream groups(read(root + "/proc/self/cgroup"));
+  for (std::string line; std::getline(groups, line);) {  // "0::/a/b", "3:cpu,cpuacct:/a/b"
+    const size_t first = line.find(':'), second = line.find(':', first + 1);
+    if (second == line.npos) continue;
+    const std::string kinds = ',' + line.substr(first + 1, second - first - 1) + ',';
+    const bool unified = kinds == ",,";
+    if (!unified && kinds.find(",cpu,") == kinds.npos) continue;
+    for (const std::string& at : unified ? std::vector<std::string>{"", "/unified"}
+                                         : std::vector<std::string>{"/cpu", "/cpu,cpuacct"}) {
+      const std::string top = root + "/sys/fs/cgroup" + at;
+      // In a container the group is mounted at the top, whatever its name outside is.
+      for (fs::path group = line.substr(second + 1);; group = group.parent_path()) {
+        std::string file;
+        const auto quota = quota_of((top + group.string()), unified, file);
+        if (quota && (!machine.quota || *quota < *machine.quota))
+          machine.quota = quota, machine.quota_file = file.substr(root.size());
+        if (!group.has_relative_path()) break;
+      }
+    }
+  }
+}
+
+std::vector<int> common(const std::vector<int>& a, const std::vector<int>& b) {
+  std::vector<int> both;
+  std::ranges::set_intersection(a, b, std::back_inserter(both));
+  return both;
+}
+
+}  // namespace
+
+double Machine::cores() const {
+  const auto all = static_cast<double>(cpus.size());
+  return quota ? std::min(*quota, all) : all;
+}
+
+std::vector<int> affinity() {
+  std::vector<int> cpus;
+#ifdef __linux__
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) == 0)
+    for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu)
+      if (CPU_ISSET(cpu, &set)) cpus.push_back(cpu);
+#endif
+  for (int i = 0; cpus.empty() && i < static_cast<int>(std::thread::hardware_concurrency()); ++i)
+    cpus.push_back(i);
+  return cpus;
+}
+
+std::vector<int> parse_cpu_list(const std::string& text) {
+  std::vector<int> cpus;
+  std::istringstream list(text);
+  for (std::string range; std::getline(list, range, ',');) {
+    int first = 0, last = 0;
+    const int found = std::sscanf(range.c_str(), "%d-%d", &first, &last);
+    if (found < 1 || first < 0 || (found == 2 && (last < first || last - first > 1 << 16))) break;
+    for (int cpu = first; cpu <= (found == 2 ? last : first); ++cpu) cpus.push_back(cpu);
+  }
+  return cpus;
+}
+
+std::string format_cpu_list(const std::vector<int>& cpus) {
+  std::string text;
+  for (size_t i = 0; i < cpus.size();) {
+    size_t end = i + 1;
+    while (end < cpus.size() && cpus[end] == cpus[end - 1] + 1) ++end;
+    text += fmt::format("{}{}", text.empty() ? "" : ",", cpus[i]);
+    if (end - i > 1) text += fmt::format("-{}", cpus[end - 1]);
+    i = end;
+  }
+  return text;
+}
+
+Machine inspect_machine(const std::string& root, std::vector<int> cpus) {
+  Machine machine{.cpus = std::move(cpus)};
+  find_quota(root, machine);
+
+  const std::string system = root + "/sys/devices/system";
+  const auto of_cpu = [&](int cpu, const char* file) {
+    return read(fmt::format("{}/cpu/cpu{}/{}", system, cpu, file));
+  };
+  for (const int cpu : machine.cpus) {
+    std::vector<int> core =
+        common(machine.cpus, parse_cpu_list(of_cpu(cpu, "topology/thread_siblings_list")));
+    if (core.size() > 1 && core[0] == cpu) machine.smt.push_back(std::move(core));
+  }
+  std::error_code none;
+  std::map<int, std::vector<int>> nodes;
+  for (const auto& entry : fs::directory_iterator(system + "/node", none)) {
+    int node = 0;
+    if (std::sscanf(entry.path().filename().c_str(), "node%d", &node) != 1) continue;
+    std::vector<int> here = common(machine.cpus, parse_cpu_list(read(entry.path() / "cpulist")));
+    if (!here.empty()) nodes[node] = std::move(here);
+  }
+  for (auto& [node, here] : nodes) machine.numa_nodes.push_back(std::move(here));
+
+  if (!machine.cpus.empty()) machine.governor = of_cpu(machine.cpus[0], "cpufreq/scaling_governor");
+  const std::string pages = read(root + "/sys/kernel/mm/transparent_hugepage/enabled");
+  const size_t begin = pages.find('['), end = pages.find(']');
+  if (begin < end && end != pages.npos)
+    machine.huge_pages = pages.substr(begin + 1, end - begin - 1);
+
+  for (const char* file : {"/.dockerenv", "/run/.containerenv"})
+    if (fs::exists(root + file, none)) machine.container = file;
+  std::istringstream(read(root + "/proc/loadavg")) >> machine.load;
+  return machine;
+}
+
+}  // namespace resnet50

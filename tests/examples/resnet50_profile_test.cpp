@@ -1,0 +1,227 @@
+// --profile, --price-per-hour and doctor, by what they print and write.
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "program.h"
+#include "temporary_folder.h"
+
+using quern::testing::Run, quern::testing::run, quern::testing::TemporaryFolder;
+
+namespace {
+
+using Json = nlohmann::json;
+
+const std::string kTiny = " --arch resnet18 --image-size 32 -b 2 ";
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+/// Runs resnet50 with a cache of peaks in the folder, so that the user's stays as it is.
+Run resnet50(const TemporaryFolder& folder, const std::string& arguments,
+             const std::string& environment = "") {
+  return run(fmt::format("{} XDG_CACHE_HOME={} {} {}", environment, folder / "cache",
+                         QUERN_RESNET50, arguments));
+}
+
+int64_t nanoseconds(const Json& microseconds) {
+  return std::llround(1000 * microseconds.get<double>());
+}
+
+struct Span {
+  int64_t begin, end;
+  explicit Span(const Json& event)
+      : begin(nanoseconds(event.at("ts"))), end(begin + nanoseconds(event.at("dur"))) {}
+  bool contains(const Span& other) const { return begin <= other.begin && other.end <= end; }
+};
+
+/// Times rise; each thread's spans nest, each inside of a step.
+void check_trace(const Json& trace, size_t steps) {
+  std::vector<Span> of_steps;
+  for (const Json& event : trace.at("traceEvents"))
+    if (event.at("name").get<std::string>().starts_with("ProfilerStep#"))
+      of_steps.emplace_back(event);
+  CHECK(of_steps.size() == steps);
+  std::map<int, std::vector<Span>> open;
+  double last = 0;
+  size_t outside = 0, crossing = 0, falling = 0, counters = 0;
+  for (const Json& event : trace.at("traceEvents")) {
+    if (event.at("ph") == "M") continue;
+    falling += event.at("ts").get<double>() < last;
+    last = event.at("ts");
+    counters += event.at("ph") == "C";
+    if (event.at("ph") != "X") continue;
+    const Span span(event);
+    outside += std::ranges::none_of(of_steps, [&](const Span& s) { return s.contains(span); });
+    std::vector<Span>& stack = open[event.at("tid")];
+    while (!stack.empty() && stack.back().end <= span.begin) stack.pop_back();
+    crossing += !stack.empty() && !stack.back().contains(span);
+    stack.push_back(span);
+  }
+  CHECK(falling == 0);
+  CHECK(outside == 0);
+  CHECK(crossing == 0);
+  CHECK(counters > 0);
+  CHECK(open.size() == 2);  // threads
+}
+
+}  // namespace
+
+TEST_CASE("resnet50 --profile: spans nest inside of steps, rows add up to them and are printed") {
+  for (const std::string mode : {"train", "infer"})
+    for (const std::string by : {"op", "module", "shape", "kernel"}) {
+      CAPTURE(mode + " by " + by);
+      const TemporaryFolder folder;
+      const Run result =
+          resnet50(folder, mode + kTiny + "--threads 2 --steps 6 --profile-steps 3 --by " + by +
+                               " --profile " + folder / "trace.json");
+      REQUIRE(result.status == 0);
+      const Json trace = Json::parse(folder.read("trace.json"));
+      check_trace(trace, 3);
+
+      const Json& summary = trace.at("summary");
+      CHECK(summary.at("steps") == 3);
+      double self = 0, unseen = 0;
+      for (const Json& row : summary.at(by)) {
+        self += row.at("self_us").get<double>();
+        if (row.at("name") == "(outside of spans)") unseen = row.at("self_us");
+        CHECK_MESSAGE(has(result.out, fmt::format("\n{} ", row.at("name").get<std::string>())),
+                      row.dump());
+      }
+      const double steps = summary.at("step_us");
+      CHECK(self == doctest::Approx(steps));
+      CHECK(unseen < 0.05 * steps);
+      CHECK(has(result.out, "Peaks: "));
+      CHECK(std::filesystem::exists(folder / "cache/quern/peaks.json"));
+    }
+}
+
+TEST_CASE("resnet50 --profile: a file that cannot be written is an error before the run") {
+  const TemporaryFolder folder;
+  const Run result = resnet50(folder, "infer" + kTiny + "--profile " + folder / "none/trace.json");
+  CHECK(result.status == 1);
+  CHECK(result.out.empty());
+  CHECK(has(result.err, "[infer] --profile: expected a writable file"));
+  CHECK(resnet50(folder, "infer" + kTiny + "--by colour").status == 2);
+}
+
+TEST_CASE("resnet50 --price-per-hour: what images cost follows from their rate") {
+  for (const std::string mode : {"train", "infer"}) {
+    const TemporaryFolder folder;
+    const Run result =
+        resnet50(folder, mode + kTiny + "--steps 5 --price-per-hour 1.8 --json " + folder / "json");
+    REQUIRE(result.status == 0);
+    CHECK(has(result.out, "at $1.8 an hour: $"));
+    const Json json = Json::parse(folder.read("json"));
+    const double rate = json.at("samples_per_second");
+    CHECK(json.at("price_per_hour") == 1.8);
+    CHECK(json.at("dollars_per_million_images").get<double>() ==
+          doctest::Approx(1.8 * 1e6 / (3600 * rate)));
+    CHECK(json.at("thousand_images_per_dollar").get<double>() == doctest::Approx(3.6 * rate / 1.8));
+    if (mode == "train") continue;
+    const Json& latency = json.at("latency_ms");
+    const std::vector<double> ms = json.at("step_ms");
+    CHECK(latency.at("samples") == 3);
+    CHECK(latency.at("mean").get<double>() == doctest::Approx((ms[2] + ms[3] + ms[4]) / 3));
+    CHECK(has(result.out, "p99 "));
+    CHECK(has(result.out, "(of 3)"));
+  }
+  const TemporaryFolder folder;
+  for (const std::string price : {"0", "-1", "nan", "inf", "dear"})
+    CHECK(resnet50(folder, "infer" + kTiny + "--price-per-hour " + price).status == 2);
+}
+
+#ifdef __linux__
+TEST_CASE("resnet50 doctor: tells what /proc and /sys say, and warns of what costs") {
+  cpu_set_t set;
+  REQUIRE(sched_getaffinity(0, sizeof set, &set) == 0);
+  std::vector<int> cpus;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu)
+    if (CPU_ISSET(cpu, &set)) cpus.push_back(cpu);
+  const TemporaryFolder folder;
+  const auto file = [&](const std::string& path, const std::string& text) {
+    const std::filesystem::path full = std::filesystem::path(folder / "root") / path;
+    std::filesystem::create_directories(full.parent_path());
+    quern::testing::write_file(full, text + "\n");
+  };
+  const auto doctor = [&](int threads) {
+    const Run result =
+        resnet50(folder, fmt::format("doctor --root {} --threads {}", folder / "root", threads),
+                 "OMP_WAIT_POLICY=");
+    REQUIRE(result.status == 0);
+    return result.out;
+  };
+  const std::string cpu = fmt::format("sys/devices/system/cpu/cpu{}/", cpus[0]);
+
+  file("proc/loadavg", "0.00 0.00 0.00 1/1 1");
+  file("sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never");
+  file(cpu + "cpufreq/scaling_governor", "performance");
+  const std::string healthy = doctor(1);
+  for (const char* line : {"quota        none", "governor     performance", "huge pages   madvise",
+                           "container    no", "load         0.00", "\npeaks "})
+    CHECK_MESSAGE(has(healthy, line), healthy);
+  for (const char* warning : {"a quota", "threads share a core", "threads across",
+                              "warning: the frequency", "no transparent", "other programs"})
+    CHECK_FALSE(has(healthy, warning));
+
+  SUBCASE("a quota of a group around this one's") {
+    file("proc/self/cgroup", "0::/a/b");
+    file("sys/fs/cgroup/a/b/cpu.max", "max 100000");
+    file("sys/fs/cgroup/a/cpu.max", "50000 100000");
+    const std::string out = doctor(1);
+    CHECK(has(out, "quota        0.5 CPUs (/sys/fs/cgroup/a/cpu.max)"));
+    CHECK(has(out, "warning: a quota of 0.5 CPUs for 1 thread"));
+    CHECK(has(out, "50% of the time"));
+  }
+  SUBCASE("a quota of the older kind, of a container whose group is at the top") {
+    file("proc/self/cgroup", "5:memory:/x\n4:cpu,cpuacct:/docker/123");
+    file("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "25000");
+    file("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us", "100000");
+    CHECK(has(doctor(1), "warning: a quota of 0.25 CPUs for 1 thread"));
+    file("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "-1");
+    CHECK(has(doctor(1), "quota        none"));
+  }
+  SUBCASE("a governor that saves power, no huge pages, a container, other programs") {
+    file(cpu + "cpufreq/scaling_governor", "powersave");
+    file("sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]");
+    file(".dockerenv", "");
+    file("proc/loadavg", "1000.5 0.00 0.00 1/1 1");
+    const std::string out = doctor(1);
+    for (const char* line :
+         {"warning: the frequency governor is powersave", "warning: no transparent huge pages",
+          "container    yes (/.dockerenv)", "warning: other programs run: 1000.50"})
+      CHECK_MESSAGE(has(out, line), out);
+  }
+  SUBCASE("threads that share a core, and nodes") {
+    if (cpus.size() < 2) return;
+    const int other = cpus[1], threads = static_cast<int>(cpus.size());
+    for (const int one : {cpus[0], other})
+      file(fmt::format("sys/devices/system/cpu/cpu{}/topology/thread_siblings_list", one),
+           fmt::format("{},{}", cpus[0], other));
+    file("sys/devices/system/node/node0/cpulist", fmt::format("{}", cpus[0]));
+    file("sys/devices/system/node/node1/cpulist", fmt::format("{}-{}", other, cpus.back()));
+    const std::string out = doctor(threads);
+    CHECK(has(out, "warning: threads share a core"));
+    CHECK(has(out, "warning: threads across 2 NUMA nodes"));
+    CHECK(has(out, "numactl --cpunodebind="));
+    CHECK_FALSE(has(doctor(1), "warning: threads"));
+  }
+}
+#endif
+
+TEST_CASE("resnet50 doctor: more threads than CPUs") {
+  const TemporaryFolder folder;
+  const Run result = resnet50(folder, "doctor --threads 1024");
+  REQUIRE(result.status == 0);
+  CHECK(has(result.out, "warning: 1024 threads on "));
+  CHECK(has(result.out, "export OMP_NUM_THREADS="));
+}
