@@ -19,6 +19,7 @@
 namespace resnet50 {
 
 using namespace quern;
+using namespace std::string_literals;
 
 namespace {
 
@@ -60,8 +61,8 @@ void tell_cpu() {
 }
 
 void tell_machine(const Machine& m) {
-  fact("affinity", fmt::format("{} CPU{}: {}", m.cpus.size(), m.cpus.size() == 1 ? "" : "s",
-                               format_cpu_list(m.cpus)));
+  fact("affinity", fmt::format("{} of {} CPUs: {}", m.cpus.size(),
+                               std::max(m.online.size(), m.cpus.size()), format_cpu_list(m.cpus)));
   fact("quota", m.quota ? fmt::format("{:.4g} CPUs ({})", *m.quota, m.quota_file) : "none");
   fact("threads", fmt::format("{}", num_threads()));
   std::string cores;
@@ -103,14 +104,19 @@ std::vector<Finding> examine(const Machine& m) {
   const int threads = num_threads();
   const auto cpus = static_cast<int>(m.cpus.size());
   const int whole = std::max(1, static_cast<int>(m.cores()));
-  if (m.quota && *m.quota < threads)
+  if (m.online.size() > m.cpus.size())
+    findings.push_back({fmt::format("the affinity leaves {} of {} CPUs", cpus, m.online.size()),
+                        "the others may be idle; taskset or a container's cpuset said so",
+                        fmt::format("taskset -c {} resnet50 ...", format_cpu_list(m.online))});
+  if (m.quota && *m.quota < std::min(threads, cpus))
     findings.push_back(
         {fmt::format("a quota of {:.4g} CPUs for {} thread{}", *m.quota, threads,
                      threads == 1 ? "" : "s"),
          fmt::format("once they have used it up, all of them stand still for the rest of each "
                      "period: {:.0f}% of the time",
                      100 * (1 - *m.quota / std::min(threads, cpus))),
-         fmt::format("export OMP_NUM_THREADS={}", whole)});
+         *m.quota < 1 ? "docker run --cpus=1 ...  (Kubernetes: limits.cpu)"s
+                      : fmt::format("export OMP_NUM_THREADS={}", whole)});
   if (threads > cpus)
     findings.push_back(
         {fmt::format("{} threads on {} CPU{}", threads, cpus, cpus == 1 ? "" : "s"),

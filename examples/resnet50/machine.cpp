@@ -120,6 +120,7 @@ Machine inspect_machine(const std::string& root, std::vector<int> cpus) {
   const auto of_cpu = [&](int cpu, const char* file) {
     return read(fmt::format("{}/cpu/cpu{}/{}", system, cpu, file));
   };
+  machine.online = parse_cpu_list(read(system + "/cpu/online"));
   for (const int cpu : machine.cpus) {
     std::vector<int> core =
         common(machine.cpus, parse_cpu_list(of_cpu(cpu, "topology/thread_siblings_list")));

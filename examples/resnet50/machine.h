@@ -8,6 +8,7 @@ namespace resnet50 {
 
 struct Machine {
   std::vector<int> cpus = {};              // that this process may run on
+  std::vector<int> online = {};            // all that are running; none: not told
   std::optional<double> quota = {};        // CPUs that its control groups leave it; none: all
   std::string quota_file = {};             // that says so
   std::vector<std::vector<int>> smt = {};  // those of `cpus` that share a core with another of them

@@ -173,6 +173,13 @@ TEST_CASE("resnet50 doctor: tells what /proc and /sys say, and warns of what cos
                               "warning: the frequency", "no transparent", "other programs"})
     CHECK_FALSE(has(healthy, warning));
 
+  SUBCASE("an affinity that leaves CPUs out") {
+    file("sys/devices/system/cpu/online", "0-4095");
+    const std::string out = doctor(1);
+    CHECK(has(out, fmt::format("affinity     {} of 4096 CPUs: ", cpus.size())));
+    CHECK(has(out, fmt::format("warning: the affinity leaves {} of 4096 CPUs", cpus.size())));
+    CHECK(has(out, "taskset -c 0-4095 "));
+  }
   SUBCASE("a quota of a group around this one's") {
     file("proc/self/cgroup", "0::/a/b");
     file("sys/fs/cgroup/a/b/cpu.max", "max 100000");
