@@ -199,23 +199,48 @@ inline void widen_one(const bfloat16* p, float* to) {
   __builtin_memcpy(to, &word, sizeof(word));
 }
 
+#ifdef __AVX512F__
+/// The first n lanes.
+template <class T>
+auto lanes_before(int64_t n) {
+  return static_cast<typename Vec<T>::batch_bool_type::register_type>((1u << n) - 1);
+}
+#endif
+
 /// The first n lanes from p, `fill` in the others; reads nothing beyond p[n-1].
 template <class T>
 Vec<T> load_n(const T* p, int64_t n, Vec<T> fill = Vec<T>(0)) {
+#ifdef __AVX512F__
+  const auto some = lanes_before<T>(n);
+  if constexpr (std::is_same_v<T, double>) return _mm512_mask_loadu_pd(fill.data, some, p);
+  else if constexpr (std::is_same_v<T, float>) return _mm512_mask_loadu_ps(fill.data, some, p);
+  else {
+    const Vec<T> v = widened((Halves)_mm256_maskz_loadu_epi16(some, p));
+    return _mm512_mask_mov_ps(fill.data, some, v.data);
+  }
+#else
   alignas(64) Wide<T> padded[kLanes<T>];
   store(padded, fill);
   if (n > kLanes<T>) __builtin_unreachable();
   for (int64_t i = 0; i < n; ++i) widen_one(p + i, padded + i);
   return load(static_cast<const Wide<T>*>(padded));
+#endif
 }
 
 /// The first n lanes to p; writes nothing beyond p[n-1].
 template <class T>
 void store_n(T* p, Vec<T> v, int64_t n) {
+#ifdef __AVX512F__
+  const auto some = lanes_before<T>(n);
+  if constexpr (std::is_same_v<T, double>) _mm512_mask_storeu_pd(p, some, v.data);
+  else if constexpr (std::is_same_v<T, float>) _mm512_mask_storeu_ps(p, some, v.data);
+  else _mm256_mask_storeu_epi16(p, some, (__m256i)to_bf16(v));
+#else
   alignas(64) T padded[kLanes<T>];
   store(padded, v);
   for (int64_t i = 0; i < n; ++i)
     __builtin_memcpy(static_cast<void*>(p + i), padded + i, sizeof(T));
+#endif
 }
 
 // All lanes of a vector, or its first n: the body of a loop is written once for both.
