@@ -264,9 +264,10 @@ Tensor record_join(const std::shared_ptr<Trained>& trained, const Tensor& x,
   trained->make_mask();
   const Tensor out = trained->join(x, trained->mask_bits());
   // The output, which the next chain saves, is recomputed in backward by a pass over what this one
-  // keeps anyway: little time for much of a step's memory.
+  // keeps anyway: little time for much of a step's memory, unless an exponential is in it.
   std::shared_ptr<Recompute> recompute;
-  if (const int depth = trained->join_depth(); depth <= kMaxDepth)
+  const bool cheap = only_clamps(trained->last().activation);
+  if (const int depth = trained->join_depth(); cheap && depth <= kMaxDepth)
     recompute = Recompute::of(
         out, [trained] { return trained->join(trained->join_input()); }, depth);
   return record(

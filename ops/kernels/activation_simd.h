@@ -36,6 +36,19 @@ V activated(V v, Activation activation) {
   return v;
 }
 
+/// Calls f with the constant that `activation` is.
+template <class F>
+void as_constant(Activation activation, F f) {
+  switch (activation) {
+    case Activation::none: return f(std::integral_constant<Activation, Activation::none>{});
+    case Activation::relu: return f(std::integral_constant<Activation, Activation::relu>{});
+    case Activation::relu6: return f(std::integral_constant<Activation, Activation::relu6>{});
+    case Activation::silu: return f(std::integral_constant<Activation, Activation::silu>{});
+    case Activation::hardswish:
+      return f(std::integral_constant<Activation, Activation::hardswish>{});
+  }
+}
+
 /// The gradient of v, which became activated(v), from that of the result.
 template <class V>
 V through(V dy, V v, Activation activation) {

@@ -63,9 +63,9 @@ struct Join {
     auto passes(V v) const { return !((v <= low) | (v >= high)); }
     V low, high;
   };
+  template <Activation activation>
   struct Smooth {
     V operator()(V v) const { return activated(v, activation); }
-    Activation activation;
   };
 
   // Gradients of the sum.
@@ -86,6 +86,7 @@ struct Join {
     const MaskWord* mask;
     int64_t words;
   };
+  template <Activation activation>
   struct Sloped {
     template <class Part>
     V operator()(int64_t, int64_t i, int64_t c, Part part) const {
@@ -93,7 +94,6 @@ struct Join {
     }
     const T* dout;
     Branch branch;
-    Activation activation;
   };
   template <class F>
   static void as_gradient(const BatchNormBlock& block, const JoinSide& branch, const void* dout,
@@ -101,7 +101,7 @@ struct Join {
     const Activation a = branch.map.activation;
     if (mask) f(Masked{elements(dout), mask, mask_words(block.stride)});
     else if (a == Activation::none) f(Passed{elements(dout)});
-    else f(Sloped{elements(dout), Branch(branch), a});
+    else as_constant(a, [&](auto k) { f(Sloped<k()>{elements(dout), Branch(branch)}); });
   }
 
   /// Where channel c's lanes begin in its word.
@@ -154,7 +154,10 @@ struct Join {
       const Activation a = branch.map.activation;
       if (a == Activation::relu) clamp(Relu{});
       else if (only_clamps(a)) clamp(Clamp(a));
-      else forward_as<false, k()>(block, branch, shortcut, Smooth{a}, out, mask, streams);
+      else
+        as_constant(a, [&](auto smooth) {
+          forward_as<false, k()>(block, branch, shortcut, Smooth<smooth()>{}, out, mask, streams);
+        });
     });
   }
 

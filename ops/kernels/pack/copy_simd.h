@@ -126,10 +126,9 @@ void interleave16(const void* a, const void* b, int64_t n, void* dst) {
 }
 
 /// What maps a vector of channels, or of one.
-template <class V>
+template <class V, Activation activation>
 struct VectorMap {
   V center, scale, shift;
-  Activation activation;
   V operator()(V v) const {
     const V z = normalised(v, center, scale, shift);
     // A NaN stays one: max() gives its second operand, or NaN for either.
@@ -147,13 +146,13 @@ V load_items(const T* p, int64_t n) {
 }
 
 /// What maps the columns of a matrix, a vector of them at a time; that may reach beyond the last.
+template <Activation activation>
 class ColumnMap {
   static constexpr int64_t lanes = kLanes<float>;
 
  public:
   explicit ColumnMap(const PanelCopy& copy)
       : end_(copy.cols),
-        activation_(copy.map.activation),
         arrays_{static_cast<const float*>(copy.map.center),
                 static_cast<const float*>(copy.map.scale),
                 static_cast<const float*>(copy.map.shift)} {
@@ -162,7 +161,7 @@ class ColumnMap {
         last_[k][i] = arrays_[k][end_ - lanes + i];
   }
   struct Vector {
-    VectorMap<Vec<float>> map;
+    VectorMap<Vec<float>, activation> map;
     Vec<float> operator()(Vec<float> v) const { return map(v); }
     Halves operator()(Halves v) const { return to_bf16(map(widened(v))); }
   };
@@ -172,12 +171,11 @@ class ColumnMap {
     const auto array = [&](int k) {
       return load(beyond > 0 ? last_[k] + beyond : arrays_[k] + column);
     };
-    return {{array(0), array(1), array(2), activation_}};
+    return {{array(0), array(1), array(2)}};
   }
 
  private:
   int64_t end_;
-  Activation activation_;
   const float* arrays_[3];         // center, scale and shift
   float last_[3][2 * lanes] = {};  // of the last columns, then 0
 };
@@ -192,8 +190,8 @@ struct NoMap {
 /// cut(map) with the copy's.
 template <class F>
 void with_map(const PanelCopy& copy, F cut) {
-  if (copy.map.scale) cut(ColumnMap(copy));
-  else cut(NoMap{});
+  if (!copy.map.scale) return cut(NoMap{});
+  as_constant(copy.map.activation, [&](auto activation) { cut(ColumnMap<activation()>(copy)); });
 }
 
 /// A matrix of From becomes panels of T. cut(column) is asked for each vector of every panel, some
@@ -309,16 +307,15 @@ struct Terms {
 };
 
 /// The map of the channels from i on, as load() takes what is kept a channel.
-template <class T, class Load>
-VectorMap<Vec<T>> map_from(const MapCopy& copy, int64_t i, Load load) {
+template <class T, Activation activation, class Load>
+VectorMap<Vec<T>, activation> map_from(const MapCopy& copy, int64_t i, Load load) {
   const auto array = [&](const void* p) { return load(static_cast<const Wide<T>*>(p) + i); };
-  return {array(copy.map.center), array(copy.map.scale), array(copy.map.shift),
-          copy.map.activation};
+  return {array(copy.map.center), array(copy.map.scale), array(copy.map.shift)};
 }
 
 /// Columns are channels: a cache line of bf16 at a time, so that what maps them stays in registers.
 /// (`copy` by value: else stores may alias its strides, which are loaded again after each.)
-template <class T, class To, class Put>
+template <class T, class To, Activation activation, class Put>
 void map_columns(const MapCopy copy, Put put) {
   constexpr int64_t lanes = kLanes<T>;
   const auto each_row = [&](int64_t j, auto body) {
@@ -331,28 +328,36 @@ void map_columns(const MapCopy copy, Put put) {
   const auto whole = [](const Wide<T>* p) { return load(p); };
   int64_t j = 0;
   for (; j + 2 * lanes <= copy.cols; j += 2 * lanes) {
-    const auto map = map_from<T>(copy, j, whole), next = map_from<T>(copy, j + lanes, whole);
+    const auto map = map_from<T, activation>(copy, j, whole),
+               next = map_from<T, activation>(copy, j + lanes, whole);
     each_row(j, [&](const T* src, To* dst) {
       put(dst, map(load(src)), all);
       put(dst + lanes, next(load(src + lanes)), all);
     });
   }
   each_vector<T>(copy.cols - j, [&](int64_t k, int, auto part) {
-    const auto map = map_from<T>(copy, j + k, [&](const Wide<T>* p) { return part.load(p); });
+    const auto map =
+        map_from<T, activation>(copy, j + k, [&](const Wide<T>* p) { return part.load(p); });
     each_row(j + k, [&](const T* src, To* dst) { put(dst, map(part.load(src)), part); });
   });
 }
 
-template <class T, class To, class Put>
-void map(const MapCopy& copy, Put put) {
-  if (!copy.rows_are_channels) return map_columns<T, To>(copy, put);
+template <class T, class To, Activation activation, class Put>
+void map_as(const MapCopy& copy, Put put) {
+  if (!copy.rows_are_channels) return map_columns<T, To, activation>(copy, put);
   for (int64_t i = 0; i < copy.rows; ++i) {
     const T* src = static_cast<const T*>(copy.src) + i * copy.src_stride;
     To* dst = static_cast<To*>(copy.dst) + i * copy.dst_stride;
-    const auto map = map_from<T>(copy, i, [](const Wide<T>* p) { return Vec<T>(*p); });
+    const auto map = map_from<T, activation>(copy, i, [](const Wide<T>* p) { return Vec<T>(*p); });
     each_vector<T>(copy.cols,
                    [&](int64_t j, int, auto part) { put(dst + j, map(part.load(src + j)), part); });
   }
+}
+
+template <class T, class To, class Put>
+void map(const MapCopy& copy, Put put) {
+  as_constant(copy.map.activation,
+              [&](auto activation) { map_as<T, To, activation()>(copy, put); });
 }
 
 template <class T>

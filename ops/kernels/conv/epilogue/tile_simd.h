@@ -55,6 +55,7 @@ struct TileLoops {
     });
   }
 
+  template <Activation activation>
   void gradient() const {
     each_vector<T>(tile.n, [&](int64_t j, int, auto lanes) {
       const V a = lanes.load(array(f.map.scale) + j), b = lanes.load(array(f.map.shift) + j);
@@ -64,7 +65,7 @@ struct TileLoops {
         const V x = lanes.load(row_of(f.x, i) + j);
         V dz = lanes.load(sums(i) + j);
         if (f.residual) dz += lanes.load(row_of(f.residual, i) + j);
-        dz = through(dz, normalised(x, center, a, b), f.map.activation);
+        dz = through(dz, normalised(x, center, a, b), activation);
         first += dz;
         second = fused(dz, x - center, second);
         lanes.store(out(i) + j, dz);
@@ -80,7 +81,8 @@ struct TileLoops {
       case Epilogue::Kind::store: return loops.store();
       case Epilogue::Kind::activate: return loops.activate();
       case Epilogue::Kind::moments: return loops.moments();
-      case Epilogue::Kind::gradient: return loops.gradient();
+      case Epilogue::Kind::gradient:
+        return as_constant(f.map.activation, [&](auto a) { loops.template gradient<a()>(); });
     }
   }
   static constexpr TileKernel record(const char* name, DType dtype) {
