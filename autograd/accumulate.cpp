@@ -1,13 +1,15 @@
 #include "quern/autograd/accumulate.h"
 
+#include "quern/tensor/cpu_features.h"
 #include "quern/tensor/parallel.h"
 #include "quern/tensor/raw.h"
 
 namespace quern::detail {
 namespace {
 
+// A loop that compilers turn into vector code, on x86 into that of AVX2, too. The bits are the same.
 template <class T>
-void add_run(T* sum, const T* x, int64_t n) {
+[[gnu::always_inline]] inline void add_all(T* sum, const T* x, int64_t n) {
   for (int64_t i = 0; i < n; ++i) {
     if constexpr (dtype_of<T> == DType::bf16) {
       sum[i] = bfloat16(static_cast<float>(sum[i]) + static_cast<float>(x[i]));
@@ -15,6 +17,22 @@ void add_run(T* sum, const T* x, int64_t n) {
       sum[i] += x[i];
     }
   }
+}
+
+#ifdef __x86_64__
+template <class T>
+[[gnu::target("avx2")]] void add_avx2(T* sum, const T* x, int64_t n) {
+  add_all(sum, x, n);
+}
+#endif
+
+template <class T>
+void add_run(T* sum, const T* x, int64_t n) {
+#ifdef __x86_64__
+  static const bool has_avx2 = cpu_has(Isa::avx2);
+  if (has_avx2) return add_avx2(sum, x, n);
+#endif
+  add_all(sum, x, n);
 }
 
 }  // namespace
