@@ -47,8 +47,9 @@ struct ChannelPanels {
   static int64_t units(int64_t n) { return n / kDepthwiseChannels; }
 };
 
-/// Channels of a panel that is copied on the way in or out: whole cache lines of two vectors.
-inline constexpr int64_t kCopiedChannels = 32;
+/// Channels of a panel that is copied on the way in or out: two cache lines, which come together.
+template <class T>
+inline constexpr int64_t kCopiedChannels = 128 / sizeof(T);
 /// Channels of a panel, at most `most` if that is not less than the kernels take.
 inline int64_t depthwise_panel(const ConvProblem& p, int64_t most) {
   const int64_t in_cache = cache::kDepthwiseWeights / static_cast<int64_t>(sizeof(float));

@@ -30,7 +30,8 @@ class DepthwiseWgrad {
         dy_(dy, p_.format, p_.n, p_.oc, p_.oh, p_.ow, p_.y_gap),
         dw_(static_cast<float*>(dw)),
         taps_(p_.kh * p_.kw),
-        panels_(p_.oc, depthwise_panel(p_, x_.copied() || dy_.copied() ? kCopiedChannels : p_.oc)),
+        panels_(p_.oc,
+                depthwise_panel(p_, x_.copied() || dy_.copied() ? kCopiedChannels<T> : p_.oc)),
         pitch_(round_up(panels_.widest(), kDepthwiseChannels)),
         parts_(std::clamp<int64_t>(
             ceil_div(wanted_cells(p_.n * p_.oc * p_.oh * p_.ow * taps_ * group_), panels_.count), 1,
