@@ -39,7 +39,7 @@ struct F32Outer {
       for (int64_t p = 0; p < tile.k; ++p, a += tile.lda, b += tile.ldb) {
         fetches.step();
         const EvenRows rows{a, sizeof(float)};
-        if constexpr (kHalf) add_half<Singles>(c, rows, Singles::load(b));
+        if constexpr (kHalf) add_half<Singles>(c, rows, 0, Singles::load(b));
         else add_products<Singles>(c, rows, 0, Singles::load(b), Singles::load(b + 16));
       }
     }

@@ -66,9 +66,10 @@ __attribute__((always_inline)) inline void add_products(Accumulators<kRows>& c, 
 /// The same to the first 16 columns alone.
 template <class Products, int kRows, class Rows, class Items>
 __attribute__((always_inline)) inline void add_half(Accumulators<kRows>& c, const Rows& a,
-                                                    Items b_lo) {
+                                                    int64_t offset, Items b_lo) {
 #pragma GCC unroll 14
-  for (int r = 0; r < kRows; ++r) c.lo[r] = Products::add(c.lo[r], Products::broadcast(a[r]), b_lo);
+  for (int r = 0; r < kRows; ++r)
+    c.lo[r] = Products::add(c.lo[r], Products::broadcast(a[r] + offset), b_lo);
 }
 
 /// What a tile prefetches while it multiplies: its rows of C, or the next tile's rows of all that
@@ -177,9 +178,12 @@ __attribute__((noinline)) void run_narrow(const GemmTile& tile) {
                        item * tile.jump_a);
       const auto* b = static_cast<const Item*>(tile.b[i]);
       const Item* const end = b + tile.k * kNr;
-      for (; b != end; b += kr * kNr, a.advance(kr * item))
-        add_half<Products>(c, a, Products::load(b));
-      fetches.step();
+      do {
+        fetches.step();
+        add_half<Products>(c, a, 0, Products::load(b));
+        add_half<Products>(c, a, kr * item, Products::load(b + kr * kNr));
+        a.advance(2 * kr * item), b += 2 * kr * kNr;
+      } while (b != end);
     }
     c.store(tile, row);
   }
