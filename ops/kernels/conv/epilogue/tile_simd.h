@@ -29,13 +29,14 @@ struct TileLoops {
     });
   }
 
+  template <Activation activation>
   void activate() const {
     each_vector<T>(tile.n, [&](int64_t j, int, auto lanes) {
       const V shift = lanes.load(array(f.map.shift) + j);
       for (int64_t i = 0; i < tile.m; ++i) {
         V v = lanes.load(sums(i) + j) + shift;
         if (f.residual) v += lanes.load(row_of(f.residual, i) + j);
-        lanes.store(out(i) + j, activated(v, f.activation));
+        lanes.store(out(i) + j, activated(v, activation));
       }
     });
   }
@@ -79,7 +80,8 @@ struct TileLoops {
     const TileLoops loops{tile, f};
     switch (f.kind) {
       case Epilogue::Kind::store: return loops.store();
-      case Epilogue::Kind::activate: return loops.activate();
+      case Epilogue::Kind::activate:
+        return as_constant(f.activation, [&](auto a) { loops.template activate<a()>(); });
       case Epilogue::Kind::moments: return loops.moments();
       case Epilogue::Kind::gradient:
         return as_constant(f.map.activation, [&](auto a) { loops.template gradient<a()>(); });
