@@ -1,7 +1,10 @@
 #include "quern/tensor/span.h"
 
+#include <cxxabi.h>
+
 #include <array>
 #include <chrono>
+#include <cstdlib>
 #include <deque>
 #include <memory>
 #include <mutex>
@@ -18,6 +21,15 @@ namespace quern {
 using namespace detail;
 
 namespace {
+
+/// "ResNet" of quern::nn::ResNet, as std::type_info names it.
+std::string class_of(const char* type) {
+  const std::unique_ptr<char, void (*)(void*)> full(
+      abi::__cxa_demangle(type, nullptr, nullptr, nullptr), std::free);
+  const std::string_view name = full ? full.get() : type;
+  const std::string_view untemplated = name.substr(0, name.find('<'));
+  return std::string(untemplated.substr(untemplated.rfind(':') + 1));
+}
 
 /// The events of one thread, which writes while another may read.
 class Buffer {
@@ -132,7 +144,7 @@ void Span::open_module(const char* type) noexcept {
     if (!path.empty() && !name_.empty()) path += '.';
     path += name_;
     module_ = buffer().keep(path);
-    name_ = module_.empty() || name_.empty() ? buffer().keep(type) : module_;
+    name_ = module_.empty() || name_.empty() ? buffer().keep(class_of(type)) : module_;
     parent_ = innermost_span;
     innermost_span = this;
     watched_ = kRecorder;

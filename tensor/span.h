@@ -38,7 +38,7 @@ class Span {
  public:
   explicit Span(std::string_view name) : Span(SpanKind::op, name, detail::kRecorder) {}
   /// A call of the module that its parent knows by `name`, dots and all. Where it has none, as the
-  /// root: of the `type`; a null one is no module's.
+  /// root: of the `type`, as std::type_info names it; a null one is no module's.
   static Span of_module(std::string_view name, const char* type = nullptr) { return {name, type}; }
   /// The backward pass of an op that was called in a module.
   static Span of_backward(std::string_view op, std::string_view module) {

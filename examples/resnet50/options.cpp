@@ -357,6 +357,8 @@ Options parse_options(int argc, char** argv) {
     for (const char* fake : {"--dummy", "--dummy-size", "--batch", "--steps"})
       command->get_option(fake)->excludes(command->get_option(pictures));
   for (CLI::App* command : {train, infer}) add_profile(*command, options);
+  for (const char* timed : {"--profile", "--price-per-hour"})
+    infer->get_option(timed)->excludes(infer->get_option("PICTURE"));
   for (CLI::App* command : {train, eval, infer}) add_pictures(*command, options);
   for (CLI::App* command : {train, eval}) add_folder(*command, options);
   add_augmentation(*train, options);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <stdexcept>
 #include <thread>
+#include <typeinfo>
 
 #include "quern/tensor/check.h"
 #include "quern/tensor/events.h"
@@ -17,6 +18,9 @@ using namespace quern;
 using namespace quern::detail;
 
 namespace {
+
+template <class>
+struct Net {};
 
 /// What `body` leaves behind.
 template <class Body>
@@ -69,7 +73,7 @@ TEST_CASE("span: events nest, and keep what they were told") {
 
 TEST_CASE("span: modules have dotted names, which what is inside of them bears") {
   const auto events = recorded([] {
-    const Span root = Span::of_module("", "Net");
+    const Span root = Span::of_module("", typeid(Net<int>).name());
     CHECK(current_module() == "");
     const Span layer = Span::of_module("layer", "Layer");
     {
