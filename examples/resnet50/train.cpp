@@ -112,14 +112,20 @@ class Trainer {
   }
 
   /// A picture that is broken ends the run, but not what it has learnt.
-  Batch next_batch() {
-    const Span span("data");
+  template <typename Read>
+  auto reading_pictures(Read read) {
     try {
-      return loader_.next();
+      return read();
     } catch (const Error&) {
       if (checkpoints_ && is_updated() && saved_at_ != progress_.step) save(false);
       throw;
     }
+  }
+
+  Batch next_batch() {
+    const Span span("data");
+    batch_ = {};  // before the loader begins another in its place
+    return reading_pictures([&] { return loader_.next(); });
   }
 
   void update(double lr) {
@@ -133,11 +139,13 @@ class Trainer {
   void end_epoch(Report& report) {
     say_if_decoding_is_slow();
     report.end_epoch(epoch() - 1, progress_.epoch);
-    const double quality =
-        evaluation_ != nullptr ? evaluate().top1_percent() : -progress_.epoch.mean_loss();
+    const double loss = progress_.epoch.mean_loss();
+    progress_.epoch = {};
+    const double quality = evaluation_ == nullptr
+                               ? -loss
+                               : reading_pictures([&] { return evaluate().top1_percent(); });
     const bool is_best = quality > progress_.best;
     if (is_best) progress_.best = quality;
-    progress_.epoch = {};
     if (checkpoints_) save(is_best);
   }
 
@@ -152,15 +160,20 @@ class Trainer {
 
   /// The weights, or their average where one is taken, on the pictures held out.
   Tally evaluate() {
-    const TensorDict weights = model_.state_dict();
-    TensorDict kept;
+    struct Kept {
+      ~Kept() {
+        if (weights.size() > 0) model.load_state_dict(weights);
+      }
+      nn::Module& model;
+      TensorDict weights;
+    } kept{model_, {}};
     if (ema_) {
-      for (const auto& [name, tensor] : weights) kept.insert(name, raw::clone(tensor));
+      for (const auto& [name, tensor] : model_.state_dict())
+        kept.weights.insert(name, raw::clone(tensor));
       model_.load_state_dict(ema_->averages());
     }
     const Span span("evaluation");
     const Tally tally = resnet50::evaluate(model_, *evaluation_, options_);
-    if (ema_) model_.load_state_dict(kept);
     print(fmt::format("  held out: {}\n", describe(tally)));
     return tally;
   }

@@ -201,6 +201,28 @@ TEST_CASE("broken pictures are named, and left out on request") {
   }
 }
 
+TEST_CASE(
+    "a broken picture ends a run with a checkpoint, from where it goes on once it is mended") {
+  const Pictures pictures;
+  const TemporaryFolder& folder = pictures.folder;
+  const std::string train = "train " + (folder / "") + kTiny + "--epochs 3 --model-ema -j 2 ";
+  succeed(train + "--save " + (folder / "whole"));
+  // In training it comes within the first epoch or the second, which leaves two pictures out; held
+  // out, it comes after the first.
+  const std::string jpeg = picture("jpeg_420");
+  for (const char* broken : {"train/ape/2.JPEG", "val/ape/1.jpg"}) {
+    CAPTURE(broken);
+    folder.write(broken, jpeg.substr(0, jpeg.size() / 2));
+    const std::string run = folder / (broken[0] == 't' ? "run" : "run2"),
+                      resumable = train + "--resume auto --output-dir " + run;
+    CHECK(contains(refused(resumable), std::string(broken) + ": expected a JPEG file with an end"));
+    folder.write(broken, jpeg);
+    const std::string out = succeed(resumable + " --save " + (folder / "resumed"));
+    if (broken[0] == 'v') CHECK(contains(out, "step 2 of 6"));
+    CHECK(folder.read("resumed") == folder.read("whole"));
+  }
+}
+
 TEST_CASE("folders that cannot be trained on") {
   const Pictures pictures;
   const TemporaryFolder& folder = pictures.folder;
