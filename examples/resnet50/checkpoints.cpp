@@ -78,18 +78,11 @@ std::string differences(const nlohmann::json& saved, const nlohmann::json& now) 
 
 Checkpoints::Checkpoints(const Options& options, std::vector<std::string> classes)
     : options_(options), folder_(options.output_dir), classes_(std::move(classes)) {
-  std::error_code error;
-  fs::create_directories(folder_, error);
-  check(!error && fs::is_directory(folder_, error), "train",
-        "--output-dir: expected a folder, got {}: {}", folder_,
-        error ? error.message() : "another kind of file");
-  const std::string reason = why_not_replaceable(folder_ + "/log.csv");
-  check(reason.empty(), "train", "--output-dir: expected a writable folder, got {}: {}", folder_,
-        reason);
   const auto there = all();
   check(there.empty() || !options.resume.empty(), "train",
         "--output-dir: expected a folder without checkpoints, or --resume auto, got {}", folder_);
   if (options.resume.empty() || options.resume == "auto" || there.empty()) return;
+  std::error_code error;
   check(fs::equivalent(there.front().second, options.resume, error), "train",
         "--resume: expected the newest checkpoint of --output-dir, or another --output-dir, got {} "
         "beside {}",

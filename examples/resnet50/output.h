@@ -6,7 +6,8 @@
 
 namespace resnet50 {
 
-/// Error: an output that quern::FileReplacement would not write.
+/// Makes --output-dir. Errors: one that is no folder, or not writable; an output that
+/// quern::FileReplacement would not write.
 void check_outputs(const Options& options);
 
 /// Writes `text`, to the disk. Error, after which an older file is as it was: the system's.

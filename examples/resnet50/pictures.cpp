@@ -7,7 +7,7 @@
 #include <cerrno>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <numeric>
+#include <span>
 
 #include "console.h"
 #include "data.h"
@@ -17,6 +17,7 @@
 #include "quern/nn/file.h"
 #include "quern/nn/image_transform.h"
 #include "quern/ops/autocast.h"
+#include "quern/ops/slice.h"
 #include "quern/ops/softmax.h"
 #include "quern/tensor/parallel.h"
 #include "quern/tensor/raw.h"
@@ -86,6 +87,39 @@ std::vector<Class> best(const float* probabilities, int64_t classes) {
   return all;
 }
 
+/// What can be read of the pictures paths[0..n): input f32 [N, 3, S, S] of the N ≤ n whole ones, in
+/// their order, and of each picture why it is none of them, or nothing. Broken ones are named on
+/// standard error.
+struct Shown {
+  Tensor input;
+  std::vector<std::string> errors;
+};
+
+Shown show(std::span<const std::string> paths, const Options& options) {
+  const auto n = static_cast<int64_t>(paths.size()), size = options.image_size.value_or(224);
+  const auto format =
+      options.channels_last ? MemoryFormat::channels_last : MemoryFormat::contiguous;
+  Shown shown{empty({n, 3, size, size}, DType::f32, format),
+              std::vector<std::string>(paths.size())};
+  const auto& [input, errors] = shown;
+  parallel_for(n, [&](int64_t i) {
+    const auto at = static_cast<size_t>(i);
+    try {
+      show(raw::select(input, 0, i), options, paths[at]);
+    } catch (const Error& error) {
+      shown.errors[at] = error.what();
+    }
+  });
+  int64_t whole = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    const std::string& error = errors[static_cast<size_t>(i)];
+    if (!error.empty()) print_error("error: " + error);
+    else if (whole++ != i) raw::copy_(raw::select(input, 0, whole - 1), raw::select(input, 0, i));
+  }
+  shown.input = narrow(input, 0, 0, whole);
+  return shown;
+}
+
 }  // namespace
 
 void infer_pictures(const Options& given) {
@@ -103,39 +137,46 @@ void infer_pictures(const Options& given) {
   model.eval();
   const NoGradGuard no_grad;
   const AutocastGuard autocast(options.amp);
-  const auto format =
-      options.channels_last ? MemoryFormat::channels_last : MemoryFormat::contiguous;
-  const auto count = static_cast<int64_t>(options.pictures.size());
-  const int64_t size = options.image_size.value_or(224), step = options.batch_size.value_or(16);
+  const auto tell = [&](const std::string& path, const std::vector<Class>& classes) {
+    print(path + "\n");
+    nlohmann::ordered_json found = nlohmann::ordered_json::array();
+    for (const auto& [index, probability] : classes) {
+      print(fmt::format("  {:6.2f}%  {}\n", 100 * probability, name_of(index)));
+      found.push_back({{"class", name_of(index)}, {"index", index}, {"probability", probability}});
+    }
+    return found;
+  };
+  const std::span<const std::string> pictures = options.pictures;
+  const auto step = static_cast<size_t>(options.batch_size.value_or(16));
 
   nlohmann::ordered_json json = nlohmann::ordered_json::array();
-  for (int64_t first = 0; first < count; first += step) {
-    const int64_t n = std::min(step, count - first);
-    const Tensor input = empty({n, 3, size, size}, DType::f32, format);
-    parallel_for(n, [&](int64_t i) {
-      show(raw::select(input, 0, i), options, options.pictures[static_cast<size_t>(first + i)]);
-    });
-    const Tensor probabilities = raw::contiguous(softmax(raw::to(model(input), DType::f32), 1));
-    const Tensor target = empty({n}, DType::i64);
-    for (int64_t i = 0; i < n; ++i) {
-      const std::string& path = options.pictures[static_cast<size_t>(first + i)];
-      print(path + "\n");
-      nlohmann::ordered_json found = nlohmann::ordered_json::array();
-      const auto classes =
-          best(probabilities.data<float>() + i * options.num_classes, options.num_classes);
-      target.out<int64_t>()[i] = classes.front().index;
-      for (const auto& [index, probability] : classes) {
-        print(fmt::format("  {:6.2f}%  {}\n", 100 * probability, name_of(index)));
-        found.push_back(
-            {{"class", name_of(index)}, {"index", index}, {"probability", probability}});
+  size_t broken = 0;
+  for (size_t first = 0; first < pictures.size(); first += step) {
+    const auto paths = pictures.subspan(first, std::min(step, pictures.size() - first));
+    const auto [input, errors] = show(paths, options);
+    const int64_t whole = input.size(0);
+    const Tensor target = empty({whole}, DType::i64);
+    Tensor probabilities;
+    if (whole > 0) probabilities = raw::contiguous(softmax(raw::to(model(input), DType::f32), 1));
+    int64_t row = 0;
+    for (size_t i = 0; i < paths.size(); ++i) {
+      if (!errors[i].empty()) {
+        ++broken;
+        json.push_back({{"picture", paths[i]}, {"error", errors[i]}});
+        continue;
       }
-      json.push_back({{"picture", path}, {"best", found}});
+      const auto classes =
+          best(probabilities.data<float>() + row * options.num_classes, options.num_classes);
+      target.out<int64_t>()[row++] = classes.front().index;
+      json.push_back({{"picture", paths[i]}, {"best", tell(paths[i], classes)}});
     }
-    if (!options.dump_input.empty()) save_batch(options.dump_input, {input, target});
+    if (!options.dump_input.empty() && whole > 0) save_batch(options.dump_input, {input, target});
   }
   using Json = nlohmann::ordered_json;
   if (!options.json.empty())
     write_text(options.json, json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+  check(broken == 0, "infer", "expected whole pictures, got {} broken of {}", broken,
+        pictures.size());
 }
 
 }  // namespace resnet50

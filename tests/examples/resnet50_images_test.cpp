@@ -169,6 +169,21 @@ TEST_CASE("eval counts right answers, infer names the best classes") {
   }
   CHECK(sum == doctest::Approx(1).epsilon(1e-5));
 
+  // What cannot be read costs no other picture its answer.
+  folder.write("torn.png", picture("png_rgb_8").substr(0, 90));
+  const Run mixed =
+      resnet50("infer " + (folder / "none.png") + " " + other + " " + (folder / "torn.png") + " " +
+               one + small + weights + " --json " + (folder / "json"));
+  CHECK(mixed.status == 1);
+  CHECK(contains(mixed.err, "none.png: expected a readable file"));
+  CHECK(contains(mixed.err, "got 2 broken of 4"));
+  CHECK(contains(mixed.out, one + "\n"));
+  const auto answered = nlohmann::json::parse(folder.read("json"));
+  REQUIRE(answered.size() == 4);
+  CHECK(contains(answered[2].at("error"), "torn.png"));
+  CHECK(answered[1] == found[1]);
+  CHECK(answered[3] == found[0]);
+
   // From standard input the same, but for its name.
   succeed("infer - " + small + weights + " --json " + (folder / "again") + " < " + one);
   CHECK(nlohmann::json::parse(folder.read("again"))[0].at("best") == found[0].at("best"));
