@@ -5,6 +5,7 @@
 #include <cfloat>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <stdexcept>
 
 #include "quern/ops/kernels/activation.h"
@@ -57,15 +58,18 @@ class EmulatedTiles {
     require(sums.rows == left.rows && sums.row_bytes == right.row_bytes &&
                 left.row_bytes == 4 * right.rows,
             "tiles that don't fit");
+    Row factors[2 * kRows];  // of k, by column
+    for (int k = 0; k < 2 * right.rows; ++k)
+      for (int column = 0; column < kColumns; ++column)
+        factors[k][column] = flush(right.bf16(k / 2, 2 * column + k % 2));
     for (int row = 0; row < sums.rows; ++row) {
-      for (int column = 0; column < sums.row_bytes / 4; ++column) {
-        float even = 0, odd = 0;
-        for (int k = 0; k < left.row_bytes / 4; ++k) {
-          even = multiply_add(left.bf16(row, 2 * k), right.bf16(k, 2 * column), even);
-          odd = multiply_add(left.bf16(row, 2 * k + 1), right.bf16(k, 2 * column + 1), odd);
-        }
-        sums.set_f32(row, column, add(sums.f32(row, column), add(even, odd)));
+      Row even{}, odd{};
+      for (int k = 0; k < 2 * right.rows; k += 2) {
+        multiply_add_row(flush(left.bf16(row, k)), factors[k], even);
+        multiply_add_row(flush(left.bf16(row, k + 1)), factors[k + 1], odd);
       }
+      for (int column = 0; column < sums.row_bytes / 4; ++column)
+        sums.set_f32(row, column, add(sums.f32(row, column), add(even[column], odd[column])));
     }
   }
 
@@ -84,7 +88,28 @@ class EmulatedTiles {
   static float add(float a, float b) { return multiply_add(a, 1, b); }
 
  private:
-  static constexpr int kTiles = 8, kRows = 16, kRowBytes = 64;
+  static constexpr int kTiles = 8, kRows = 16, kRowBytes = 64, kColumns = kRowBytes / 4;
+  using Row = float[kColumns];
+
+  /// sums + a·b. A product of two bf16 is exact in f32 among normal numbers, and then a sum that is
+  /// rounded is rounded once. Rows where something is not normal go one by one.
+  static void multiply_add_row(float a, const Row& b, Row& sums) {
+    Row result;
+    int others = 0;
+    for (int i = 0; i < kColumns; ++i) {
+      const float product = a * b[i];
+      result[i] = product + sums[i];
+      const int exact = is_normal(product) | (a == 0) | (b[i] == 0);
+      others |= !(exact & (is_normal(result[i]) | (result[i] == 0)));
+    }
+    if (!others) std::memcpy(sums, result, sizeof result);
+    else
+      for (int i = 0; i < kColumns; ++i) sums[i] = multiply_add(a, b[i], sums[i]);
+  }
+  /// Not FLT_MIN: a result that comes to it may have been rounded up.
+  static int is_normal(float x) {
+    return (std::fabs(x) > FLT_MIN) & (std::fabs(x) <= std::numeric_limits<float>::max());
+  }
 
   struct Tile {
     int rows, row_bytes;

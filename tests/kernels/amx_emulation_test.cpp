@@ -4,8 +4,12 @@
 #include <doctest/doctest.h>
 
 #include <bit>
+#include <cmath>
+#include <iterator>
 #include <limits>
+#include <random>
 #include <thread>
+#include <vector>
 
 #include "emulated_cpu.h"
 #include "kernels/gemm_tile_check.h"
@@ -92,6 +96,57 @@ TEST_CASE("emulated tdpbf16ps sums even and odd k apart before it adds C") {
     EmulatedTiles::dot<0, 1, 2>();
     EmulatedTiles::store<0>(c.data(), 64);
     CHECK(c.get(0) == 0x1p24 + 2);
+  });
+}
+
+TEST_CASE("emulated tdpbf16ps is multiply_add for each k, also of what is hardly a number") {
+  std::jthread([] {
+    TileConfig config;
+    for (int t = 0; t < 3; ++t) config.rows[t] = 16, config.row_bytes[t] = 64;
+    EmulatedTiles::configure(config);
+    constexpr float kInf = std::numeric_limits<float>::infinity();
+    // Powers of two whose products and sums lie around the ends of the normal numbers, and others.
+    const float rare[] = {0,        -0.0f,     0x1p-126f,     -0x1p-127f, 0x1p-63f, -0x1.8p-63f,
+                          0x1p-64f, -0x1p-88f, 0x1p-100f,     0x1p100f,   -0x1p64f, 0x1p63f,
+                          kInf,     -kInf,     std::nanf(""), 0x1.fep127f};
+    std::mt19937 random(1);
+    int64_t finite = 0;
+    for (int trial = 0; trial < 200; ++trial) {
+      Elements a(DType::bf16, 16 * 32), b(DType::bf16, 16 * 32), c(DType::f32, 16 * 16);
+      const auto fill = [&](Elements& x, int64_t items) {
+        for (int64_t i = 0; i < items; ++i) {
+          const bool is_rare = random() % 32 < static_cast<unsigned>(trial % 8);
+          x.set(i, is_rare ? rare[random() % std::size(rare)]
+                           : std::ldexp(static_cast<float>(random() % 255) - 127, -trial / 3));
+        }
+      };
+      fill(a, 16 * 32), fill(b, 16 * 32), fill(c, 16 * 16);
+      std::vector<float> expected;
+      for (int64_t i = 0; i < 16; ++i)
+        for (int64_t j = 0; j < 16; ++j) {
+          float sums[2] = {};
+          for (int64_t k = 0; k < 32; ++k)
+            sums[k % 2] = EmulatedTiles::multiply_add(
+                static_cast<float>(a.get(i * 32 + k)),
+                static_cast<float>(b.get((k / 2) * 32 + 2 * j + k % 2)), sums[k % 2]);
+          expected.push_back(EmulatedTiles::add(static_cast<float>(c.get(i * 16 + j)),
+                                                EmulatedTiles::add(sums[0], sums[1])));
+        }
+      EmulatedTiles::load<0>(c.data(), 64);
+      EmulatedTiles::load<1>(a.data(), 64);
+      EmulatedTiles::load<2>(b.data(), 64);
+      EmulatedTiles::dot<0, 1, 2>();
+      EmulatedTiles::store<0>(c.data(), 64);
+      int64_t wrong = 0;
+      for (int64_t i = 0; i < 16 * 16; ++i) {
+        const auto got = static_cast<float>(c.get(i)), right = expected[static_cast<size_t>(i)];
+        wrong += std::isnan(right) ? !std::isnan(got)
+                                   : got != right || std::signbit(got) != std::signbit(right);
+        finite += std::isfinite(right);
+      }
+      CHECK(wrong == 0);
+    }
+    CHECK(finite > 200 * 16 * 16 / 4);
   });
 }
 
