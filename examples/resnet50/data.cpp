@@ -66,7 +66,8 @@ void save_batch(const std::string& path, const Batch& batch) {
   save_safetensors(path, {{"input", batch.input}, {"target", batch.target}});
 }
 
-FakeLoader::FakeLoader(const Options& options) : all_steps_(options.total_steps()) {
+FakeLoader::FakeLoader(const Options& options)
+    : all_steps_(options.total_steps()), workers_(options.workers.value_or(1)) {
   steps_ = options.steps;
   const auto format =
       options.channels_last ? MemoryFormat::channels_last : MemoryFormat::contiguous;
@@ -93,25 +94,29 @@ FakeLoader::FakeLoader(const Options& options) : all_steps_(options.total_steps(
 
 void FakeLoader::start_at(int64_t epoch, int64_t step) {
   step_ = epoch * steps_ + step;
-  if (!next_.valid()) return;
-  next_.wait();  // for a batch of another step
+  if (!kept_.empty()) return;
+  ahead_.clear();  // waits for batches of other steps
   prepare();
 }
 
 Batch FakeLoader::next() {
   if (!kept_.empty()) return kept_[static_cast<size_t>(step_++) % kept_.size()];
-  Batch batch = next_.get();
-  if (++step_ < all_steps_) prepare();
+  if (workers_ == 0) return make_(step_++);
+  Batch batch = ahead_.front().get();
+  ahead_.pop_front();
+  ++step_;
+  prepare();
   return batch;
 }
 
 void FakeLoader::prepare() {
-  next_ = std::async(std::launch::async, [this, step = step_] {
-    Batch batch;
-    // As a body of parallel_for, so that it keeps to this thread and leaves the others to the step.
-    parallel_for(1, [&](int64_t) { batch = make_(step); });
-    return batch;
-  });
+  while (std::ssize(ahead_) < std::min(workers_, all_steps_ - step_))
+    ahead_.push_back(std::async(std::launch::async, [this, step = step_ + std::ssize(ahead_)] {
+      Batch batch;
+      // As a body of parallel_for, so that it keeps to this thread and leaves the others to the step.
+      parallel_for(1, [&](int64_t) { batch = make_(step); });
+      return batch;
+    }));
 }
 
 namespace {

@@ -1,5 +1,6 @@
 // Batches to train on: pictures, fake images, or one batch from a file.
 #pragma once
+#include <deque>
 #include <functional>
 #include <future>
 #include <memory>
@@ -43,7 +44,9 @@ class DataLoader {
   std::vector<std::string> classes_;
 };
 
-/// Few batches that repeat are made at the start; of many, the next one beside the step.
+/// Few batches that repeat are made at the start; of many, the next --workers, by a thread each
+/// beside the step, one unless told; with 0 next() makes its batch, on all threads of the step. The
+/// batches are the same.
 ///   --batch F   that batch each time. Errors: tensors missing from F, other shapes, dtypes or
 ///               labels, or others than --batch-size and --image-size ask for.
 ///   --dummy     batch t holds images t·N ... t·N+N-1 of --dummy-size, over and over. Image i is
@@ -60,8 +63,9 @@ class FakeLoader final : public DataLoader {
 
   std::vector<Batch> kept_;  // those of all steps, over and over; empty: they are made beside
   std::function<Batch(int64_t step)> make_;
-  int64_t step_ = 0, all_steps_;
-  std::future<Batch> next_;
+  int64_t step_ = 0;
+  const int64_t all_steps_, workers_;
+  std::deque<std::future<Batch>> ahead_;  // the batches of step_ and of those after it
 };
 
 /// What a run works on; `evaluation` may be null.

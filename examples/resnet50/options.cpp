@@ -146,7 +146,8 @@ void add_pictures(CLI::App& app, Options& o) {
 void add_folder(CLI::App& app, Options& o) {
   app.add_option(
          "-j,--workers", o.workers,
-         "Threads that decode ahead; 0: those of the step decode before it [0 up to 4 cores]")
+         "Threads that decode ahead; 0: those of the step decode before it [0 up to 4 cores]; of "
+         "fake images: that each draw a batch ahead [1]")
       ->check(integer(0, 256));
   app.add_flag("--skip-broken", o.skip_broken, "Leave out pictures that cannot be decoded");
 }

@@ -157,6 +157,19 @@ TEST_CASE("any number of threads trains to the same bits") {
   }
 }
 
+TEST_CASE("fake images are the same by any number of workers") {
+  const TemporaryFolder folder;
+  std::vector<std::vector<double>> losses;
+  for (const std::string workers : {"", "-j 0", "-j 1", "-j 3", "-j 9"}) {
+    resnet50("train" + kTiny + "--steps 5 --dummy-size 1000000 " + workers + " --json " +
+             folder / "json");
+    losses.push_back(load_json(folder / "json").at("loss"));
+    CHECK(losses.back() == losses.front());
+  }
+  resnet50("train" + kTiny + "--steps 5 --dummy-size 4 --json " + folder / "json");
+  CHECK(losses.front() != load_json(folder / "json").at("loss").get<std::vector<double>>());
+}
+
 // A silent reference kernel costs a hundredfold, as users of other engines have found.
 TEST_CASE("no op of ResNet-50 falls back on a reference kernel") {
   for (const std::string options : {"", "--channels-last", "--amp", "--amp --channels-last"})
