@@ -37,6 +37,7 @@ from pathlib import Path
 from compare import machine, table
 from compare.engines import Failed, Worker, tcmalloc
 from compare.rows import VARIANTS, measure
+from sweeps.progress import Progress
 
 HOME = Path.home() / ".cache" / "quern"
 
@@ -132,15 +133,18 @@ def run(options):
         print("compare_pytorch: warning: no tcmalloc (Debian: libtcmalloc-minimal4), PyTorch may be a quarter slower", file=sys.stderr)
     load = machine.Load()
     with tempfile.TemporaryDirectory() as name:
-        folder, prepared = Path(name), set()
-        for row in problems(options):
-            print(table.label(row), flush=True)
+        folder, prepared, rows = Path(name), set(), list(problems(options))
+        progress = Progress([1] * len(rows))
+        for row in rows:
+            progress.begin(table.label(row))
             if row["batch"] not in prepared:
                 prepared.add(row["batch"])
                 prepare(row["batch"], python, folder, options)
-            report["rows"].append(measure(row, python, program, folder, options))
+            report["rows"].append(measure(row, python, program, folder, options, progress.at))
             report["share_of_others"] = load.share_of_others()
-            print(table.row_lines(report["rows"][-1]), flush=True)
+            ratio = report["rows"][-1].get("ratio")
+            progress.end(f"{ratio:.2f} times the best peer" if ratio else "no peer")
+            print(f"{table.label(row)}\n{table.row_lines(report['rows'][-1])}", flush=True)
             if options.json:
                 options.json.write_text(json.dumps(report, indent=1) + "\n")
     print(f"\n{table.provenance(report)}\n\n{table.markdown(report)}")

@@ -4,6 +4,7 @@
     ./dev sweep                                                   ResNet-50, inference, f32 and bf16, channels-last, batch 16
     ./dev sweep --batch 16,32,64,128 --layout nchw,nhwc --dtype f32,medium,bf16 --threads 1,2 --mode train,infer
     ./dev sweep --isa avx2,avx512,best --batch 1 --out build/isa.jsonl
+    ./dev report build/sweep.jsonl                                a page of it
 
 Points take turns, A B C A B C, --rounds times; a turn is a process of some steps, of which the first two do not count.
 Each is a line of JSON in the file --out, written before the next begins: the same command goes on where it was stopped,
@@ -68,18 +69,17 @@ def wanted(options, commits):
 
 def print_table(journal, chosen, price):
     """A row a point, in the order of the command."""
-    several_commits = len({point["commit"] for point in chosen}) > 1
     rows = [("", "images/s", "by round", "p50 ms", "p90 ms", "p99 ms", "of", "MiB", "$ per million" if price else "")]
-    for point in chosen:
-        name = f"{point['arch']} {points.label(point, short=True)}" + f" [{point['commit']}]" * several_commits
+    for point, name in zip(chosen, points.labels(chosen)):
         key = points.key(point)
         if key not in journal.rounds:
             rows.append((name, journal.failed[key]["why"] if key in journal.failed else "not measured"))
             continue
         f = figures.of([journal.rounds[key][n] for n in sorted(journal.rounds[key])], price)
         by_round = f"{min(f['by_round']):.1f}–{max(f['by_round']):.1f}"
-        cells = [name, f"{f['images_per_second']:.1f}", by_round, f"{f['p50']:.2f}", f"{f['p90']:.2f}", f"{f['p99']:.2f}"]
-        rows.append((*cells, str(f["samples"]), f"{f['peak_mib']:.0f}", f"{f['dollars_per_million_images']:.2f}" if price else ""))
+        cells = [name, f"{f['images_per_second']:.1f}", by_round, *(f"{f[p]:.2f}" for p in ("p50", "p90", "p99"))]
+        cost = f"{f['dollars_per_million_images']:.2f}" if price else ""
+        rows.append((*cells, str(f["samples"]), f"{f['peak_mib']:.0f}", cost))
     widths = [max(map(len, column)) for column in itertools.zip_longest(*(r for r in rows if len(r) > 2), fillvalue="")]
     widths[0] = max(len(row[0]) for row in rows)
     for row in rows:
@@ -99,7 +99,7 @@ def main():
     except KeyboardInterrupt:
         sys.exit(f"\nsweep: interrupted; the same command goes on with {options.out}")
     print_table(journal, chosen, options.price_per_hour)
-    print(f"\nEvery step is in {options.out}")
+    print(f"\nEvery step is in {options.out}; a page of it: ./dev report {options.out}")
 
 
 if __name__ == "__main__":

@@ -28,8 +28,9 @@ def distance(a, b):
     return math.dist(a, b) / max(math.hypot(*b), 1e-30)
 
 
-def measure(row, python, program, folder, options):
-    """The row with what was measured: by engine every step's milliseconds by round, or why there are none."""
+def measure(row, python, program, folder, options, at):
+    """The row with what was measured: by engine every step's milliseconds by round, or why there are none. `at` is told
+    which share of the turns was taken."""
     cpus = machine.cores()[: row["threads"]]
     quern = Quern(program, row, folder, cpus, options)
     first = quern.run(3)
@@ -39,7 +40,8 @@ def measure(row, python, program, folder, options):
 
     names = [v for v in options.variants if row["mode"] == "infer" or v in TRAINING]
     at_once = max(1, int((machine.available_mib() - quern.peak) / (2.5 * quern.peak)))
-    for group in (names[i : i + at_once] for i in range(0, len(names), at_once)):
+    groups = [names[i : i + at_once] for i in range(0, len(names), at_once)]
+    for number, group in enumerate(groups):
         with ExitStack() as stack:
             workers = []
             for name in group:
@@ -56,7 +58,8 @@ def measure(row, python, program, folder, options):
                     continue
                 workers.append(worker)
                 engines[name] = {"rounds": [], "version": ready["version"], "distance": apart, "idle_cpu_seconds": 0}
-            for _ in range(options.rounds):
+            for turn in range(options.rounds):
+                at((number + turn / options.rounds) / len(groups))
                 take_turns(quern, workers, engines, steps)
             for worker in workers:
                 if "rounds" in engines[worker.name]:

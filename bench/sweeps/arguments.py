@@ -46,7 +46,7 @@ def amount(text):
 
 def add_common(parser):
     parser.add_argument("--price-per-hour", type=amount, metavar="P", help="what the machine costs, in dollars")
-    parser.add_argument("--against", metavar="COMMIT", help="takes turns with this commit or tag, which is built in build/against")
+    parser.add_argument("--against", metavar="COMMIT", help="takes turns with this commit or tag, built in build/against")
     parser.add_argument("--quern", metavar="PROGRAM", help="the program resnet50 [built by ./dev build]")
 
 

@@ -60,6 +60,12 @@ def label(point, short=False):
     return " ".join(words)
 
 
+def labels(points):
+    """For a table: with commits if there are several."""
+    several = len({point["commit"] for point in points}) > 1
+    return [label(p) if several else f"{p['arch']} {label(p, short=True)}" for p in points]
+
+
 def command(point, program, steps, json_path):
     words = [program, point["mode"], "--arch", point["arch"], "--image-size", point["image_size"]]
     words += ["-b", point["batch"], "--threads", point["threads"], "--steps", steps, "--json", json_path]

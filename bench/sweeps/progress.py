@@ -4,7 +4,6 @@
     progress.begin("infer f32 batch 16")
     progress.at(0.5)                       # half of the turn
     progress.end("28.9 images/s")
-    progress.close()
 """
 
 import os
@@ -59,13 +58,10 @@ class Progress:
             self._tell(f"{self.label}, {100 * self.fraction:.0f}%")
 
     def end(self, result):
-        if self.terminal:
-            self.done, self.fraction = self.done + 1, 0.0
-            return
+        """On a terminal the line is free for what the caller prints."""
         self.fraction = 1.0
-        self._tell(f"{self.label}: {result}")
-        self.done, self.fraction = self.done + 1, 0.0
-
-    def close(self):
         if self.terminal:
             print("\r\x1b[K", end="", file=self.stream, flush=True)
+        else:
+            self._tell(f"{self.label}: {result}")
+        self.done, self.fraction = self.done + 1, 0.0

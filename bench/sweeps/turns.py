@@ -148,4 +148,3 @@ def take(journal, wanted, programs, rounds, seconds, here):
         line = journal.rounds[key][number]
         progress.end(f"{figures.of([line])['images_per_second']:.1f} images/s")
         load = machine.Load()
-    progress.close()

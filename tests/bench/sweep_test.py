@@ -209,7 +209,6 @@ class ProgressTest(unittest.TestCase):
         progress.at(0.75)
         self.assertIn("[2/3] b, 75%; 1:50 gone, ", stream.getvalue())
         progress.end("fine")
-        progress.close()
 
     def test_a_terminal_has_one_line(self):
         with tempfile.TemporaryDirectory() as folder:

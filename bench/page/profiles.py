@@ -1,0 +1,148 @@
+"""The pictures of a trace: the share of each op in a step, and how far each layer is from its roofs."""
+
+import matplotlib
+import numpy
+
+from . import style
+from .charts import round_ticks
+from .trace import roofs
+
+PASSES = {"fwd": "forward", "dgrad": "gradient of the input", "bwd_data": "gradient of the input",
+          "wgrad": "gradient of the weights", "bwd_weights": "gradient of the weights"}  # fmt: skip
+PASS_COLOURS = dict(zip([*dict.fromkeys(PASSES.values()), "other"], style.COLOURS))
+HIGH = 18  # letters that a box is high
+
+
+def stage(module):
+    """layer1.0.conv2 → layer1; features.3.conv.0 → features.3"""
+    words = module.split(".")
+    return ".".join(words[:2] if len(words) > 2 and not words[0][-1:].isdigit() else words[:1]) or "(none)"
+
+
+def shares(trace):
+    """An icicle: a step, its ops, the stages of the network in each, their layers."""
+    ops = {}
+    for (op, module), part in trace.parts.items():
+        ops.setdefault(op, {}).setdefault(stage(module), {})[module] = part.self_us
+    total = sum(part.self_us for part in trace.parts.values())
+
+    def weight(tree):
+        return sum(map(weight, tree.values())) if isinstance(tree, dict) else tree
+
+    def draw(colours):
+        figure, ((axes,),) = style.figure(5.0)
+        names = sorted(ops, key=lambda op: -weight(ops[op]))
+
+        def box(x, width, level, text, colour, alpha):
+            axes.add_patch(matplotlib.patches.Rectangle((x, level), width, 0.96, facecolor=colour, alpha=alpha,
+                                                        edgecolor=colours["page"], lw=0.7))  # fmt: skip
+            word = text.split(" ")[0]
+            middle = {"x": x + width / 2, "y": level + 0.48, "ha": "center", "va": "center"}
+            if width >= 1.05 * len(text):  # percent of the picture that letters take
+                axes.text(s=text, fontsize=8, **middle)
+            elif width >= 1.7 and len(word) <= HIGH:
+                axes.text(s=word, fontsize=6.5, rotation=90, **middle)
+
+        box(0, 100, 0, f"a step: {trace.step_us / trace.steps / 1e3:.2f} ms", colours["weak"], 0.25)
+        x = 0.0
+        for place, op in enumerate(names):
+            colour, width = style.COLOURS[place % len(style.COLOURS)], 100 * weight(ops[op]) / total
+            box(x, width, 1, f"{op} {width:.1f}%", colour, 0.62)
+            inner = x
+            for name in sorted(ops[op]):
+                part = 100 * weight(ops[op][name]) / total
+                box(inner, part, 2, name, colour, 0.45)
+                leaf = inner
+                for module in sorted(ops[op][name]):
+                    one = 100 * ops[op][name][module] / total
+                    box(leaf, one, 3, module[len(name) + 1 :] or " ", colour, 0.28)
+                    leaf += one
+                inner += part
+            x += width
+        axes.set_xlim(0, 100)
+        axes.set_ylim(4, 0)
+        axes.set_yticks([0.5, 1.5, 2.5, 3.5], ["step", "op", "stage", "layer"])
+        axes.tick_params(axis="y", length=0)
+        axes.set_xlabel("% of the step's time")
+        for side in ("left", "bottom"):
+            axes.spines[side].set_visible(False)
+        return figure
+
+    rest = sorted(ops, key=lambda op: -weight(ops[op]))
+    told = ", ".join(f"{op} {100 * weight(ops[op]) / total:.1f}%" for op in rest[:8])
+    caption = f"Self time, {trace.steps} steps. {told}. {trace.note}"
+    return style.Picture(f"shares-{slug(trace)}", f"{trace.name}: where a step's time goes", caption, draw)
+
+
+def layers(trace):
+    """[(op, module, operations a byte, GFLOP/s, self µs a step)] of what multiplies."""
+    return [
+        (op, module, part.flop / part.bytes, 1e-3 * part.flop / part.self_us, part.self_us / trace.steps)
+        for (op, module), part in trace.parts.items()
+        if part.flop > 0 and part.bytes > 0 and part.self_us > 0
+    ]
+
+
+def pass_of(op):
+    return next((name for end, name in PASSES.items() if op.endswith(end)), "other")
+
+
+def roofline(trace, peaks):
+    dots = layers(trace)
+    if not dots:
+        return f"{trace.name}: no op of it tells operations and bytes, so it has no roofline."
+    known = roofs(peaks)
+    bf16 = any(part.bf16 for part in trace.parts.values())
+
+    def draw(colours):
+        figure, ((axes,),) = style.figure(5.0)
+        x, y = numpy.array([d[2] for d in dots]), numpy.array([d[3] for d in dots])
+        if known:
+            draw_roofs(axes, colours, *known, bf16, (x.min() / 2, x.max() * 5))
+        slices = sum(d[4] for d in dots)
+        for place, name in enumerate(PASS_COLOURS):
+            its = [d for d in dots if pass_of(d[0]) == name]
+            if its:
+                axes.scatter([d[2] for d in its], [d[3] for d in its], [12 + 1500 * d[4] / slices for d in its], label=name,
+                             color=PASS_COLOURS[name], marker=style.MARKERS[place], alpha=0.65, lw=0.5,
+                             edgecolors=colours["text"])  # fmt: skip
+        for d in sorted(dots, key=lambda d: -d[4])[:4]:
+            axes.annotate(d[1] or d[0], (d[2], d[3]), textcoords="offset points", xytext=(6, 6), fontsize=7.5,
+                          path_effects=style.halo(colours))  # fmt: skip
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        low, high = axes.get_xlim()
+        style.plain(axes.xaxis, [t for t in round_ticks(low, high) if low <= t <= high])
+        low, high = axes.get_ylim()
+        style.plain(axes.yaxis, [t for t in round_ticks(low, high) if low <= t <= high])
+        axes.set_xlabel("operations a byte (operands read or written once)")
+        axes.set_ylabel("GFLOP/s")
+        axes.grid()
+        legend = axes.legend(loc="lower right", title="a dot a layer; its area is its time")
+        for handle in legend.legendHandles:
+            handle.set_sizes([36])
+        return figure
+
+    above = "" if known else " No peaks were measured here, so there are no roofs."
+    named = "The four that take longest are named. Winograd's layers may lie above the roof: what they spare is counted."
+    caption = f"{named}{above} {trace.note}"
+    return style.Picture(f"roofline-{slug(trace)}", f"{trace.name}: roofline", caption, draw)
+
+
+def draw_roofs(axes, colours, arithmetic, memory, bf16, between):
+    """Level: the peak of the arithmetic; slanted: bytes at the bandwidth of each level, up to there."""
+    top = max(arithmetic["f32"], arithmetic["bf16"] if bf16 else 0)
+    left, right = min(between[0], 0.3 * top / max(memory.values())), max(between[1], 3 * top / min(memory.values()))
+    for place, (level, gbytes) in enumerate(reversed(memory.items())):
+        axes.plot([left, top / gbytes], [gbytes * left, top], color=colours["weak"], lw=1.1, ls=style.DASHES[place % 4])
+        axes.annotate(f"{level} {gbytes:.0f} GB/s", (left, gbytes * left), textcoords="offset points", xytext=(4, -2),
+                      va="top", fontsize=8, path_effects=style.halo(colours))  # fmt: skip
+    for dtype in ("f32", "bf16") if bf16 and arithmetic["bf16"] > 1.05 * arithmetic["f32"] else ("f32",):
+        axes.axhline(arithmetic[dtype], color=style.DTYPE_COLOURS[dtype], lw=1.4, zorder=1)
+        axes.annotate(f"{dtype} {arithmetic[dtype]:.0f} GFLOP/s", (right, arithmetic[dtype]), textcoords="offset points",
+                      xytext=(-4, 3), ha="right", fontsize=8.5, path_effects=style.halo(colours))  # fmt: skip
+    axes.set_xlim(left, right)
+
+
+def slug(trace):
+    return "".join(c if c.isalnum() else "-" for c in trace.name.lower())
