@@ -37,7 +37,8 @@ def parse_arguments():
     parser.add_argument("--workers", type=arguments.some_of(range(17)), metavar="A,B", default=list(range(9)), help="[0 to 8]")
     parser.add_argument("--steps", type=arguments.positive, help="the last step [training: 101; inference: 102]")
     parser.add_argument("--rounds", type=arguments.positive, help="turns of each row [training: 1; inference: 3]")
-    parser.add_argument("--threads", type=arguments.some_of(range(1, len(machine.cores()) + 1)), help="[one a core]")
+    cores = len(machine.cores())
+    parser.add_argument("--threads", type=int, choices=range(1, cores + 1), default=cores, help="[one a core]")
     parser.add_argument("--arch", default="resnet50", help="[%(default)s]")
     parser.add_argument("--image-size", type=arguments.positive, default=224, help="[%(default)s]")
     parser.add_argument("--out", type=Path, metavar="FILE", help="[build/tables-PROTOCOL.jsonl]")
@@ -48,7 +49,6 @@ def parse_arguments():
     options.batch = options.batch or ([16, 32, 64, 128] if training else [1, 16])
     options.steps = options.steps or (101 if training else 102)
     options.rounds = options.rounds or (1 if training else 3)
-    options.threads = options.threads[0] if options.threads else len(machine.cores())
     options.out = options.out or arguments.default_out(f"tables-{options.protocol}")
     least = (UNTIMED if training else points.DEFAULTS["warm_up"]) + 1
     if options.steps < least:

@@ -60,7 +60,7 @@ def variants(m, group):
             words.append(f"{m[name]} steps" if name == "steps" else str(m[name]))
     if len({tuple(other["options"]) for other in group}) > 1:
         words.append(" ".join(m["options"]))
-    return " ".join(words)
+    return ", ".join(words)
 
 
 def of_the_fastest(group):

@@ -103,9 +103,11 @@ def roofline(trace, peaks):
         for place, name in enumerate(PASS_COLOURS):
             its = [d for d in dots if pass_of(d[0]) == name]
             if its:
-                axes.scatter([d[2] for d in its], [d[3] for d in its], [12 + 1500 * d[4] / slices for d in its], label=name,
-                             color=PASS_COLOURS[name], marker=style.MARKERS[place], alpha=0.65, lw=0.5,
-                             edgecolors=colours["text"])  # fmt: skip
+                look = {"color": PASS_COLOURS[name], "marker": style.MARKERS[place], "alpha": 0.65, "lw": 0.5}
+                look |= {"edgecolors": colours["text"]}
+                areas = [12 + 1500 * d[4] / slices for d in its]
+                axes.scatter([d[2] for d in its], [d[3] for d in its], areas, **look)
+                axes.scatter([], [], 36, label=name, **look)  # of the legend
         for d in sorted(dots, key=lambda d: -d[4])[:4]:
             axes.annotate(d[1] or d[0], (d[2], d[3]), textcoords="offset points", xytext=(6, 6), fontsize=7.5,
                           path_effects=style.halo(colours))  # fmt: skip
@@ -118,9 +120,7 @@ def roofline(trace, peaks):
         axes.set_xlabel("operations a byte (operands read or written once)")
         axes.set_ylabel("GFLOP/s")
         axes.grid()
-        legend = axes.legend(loc="lower right", title="a dot a layer; its area is its time")
-        for handle in legend.legendHandles:
-            handle.set_sizes([36])
+        axes.legend(loc="lower right", title="a dot a layer; its area is its time")
         return figure
 
     above = "" if known else " No peaks were measured here, so there are no roofs."

@@ -119,13 +119,14 @@ def _share_out(changes, steps, parts):
 
 
 def roofs(peaks):
-    """({"f32": GFLOP/s, "bf16": GFLOP/s}, {level: GB/s}) of what was measured; None where nothing was."""
+    """({"f32": GFLOP/s, "bf16": GFLOP/s}, {level: GB/s}) of what was measured; None where nothing was. The first level,
+    which holds no layer's operands, is left out."""
     if isinstance(peaks, dict) and isinstance(peaks.get("peaks"), list) and peaks["peaks"]:
         peaks = peaks["peaks"][-1]
     try:
         arithmetic = {dtype: float(peaks[f"{dtype}_gflops"]) for dtype in ("f32", "bf16")}
         if "memory" in peaks:
-            return arithmetic, {m["level"]: float(m["gbytes_per_second"]) for m in peaks["memory"]}
+            return arithmetic, {m["level"]: float(m["gbytes_per_second"]) for m in peaks["memory"] if m["level"] != "L1"}
         return arithmetic, {"memory": float(peaks["memory_gbytes"])}
     except (KeyError, TypeError, ValueError):
         return None
