@@ -19,7 +19,7 @@ from sweeps.journal import Journal
 from sweeps.progress import Progress
 
 try:
-    from page import charts, html, measured, profiles, style
+    from page import charts, html, measured, profiles
     from page import trace as traces
 except ImportError as error:
     sys.exit(f"report: {error}; Debian: apt install python3-matplotlib, and run /usr/bin/python3 {__file__}")

@@ -55,7 +55,7 @@ def scaling(kind, group):
         if len({m[axis] for m in its}) > 1:
             panels.append((axis, f"batch {value}" if fixed == "batch" else f"{value} thread{'s' * (value != 1)}", its))
     if not panels:
-        return f"One batch and one number of threads: sweep with --batch 1,16 or --threads 1,{threads} for lines over them."
+        return f"{measured.title(kind)} over threads and batch: for that, sweep with some of each (--batch 1,16 --threads 1,2)."
 
     def draw(colours):
         figure, (row,) = style.figure(3.6, len(panels))

@@ -11,6 +11,7 @@ PASSES = {"fwd": "forward", "dgrad": "gradient of the input", "bwd_data": "gradi
           "wgrad": "gradient of the weights", "bwd_weights": "gradient of the weights"}  # fmt: skip
 PASS_COLOURS = dict(zip([*dict.fromkeys(PASSES.values()), "other"], style.COLOURS))
 HIGH = 18  # letters that a box is high
+ALPHAS = (0.25, 0.62, 0.45, 0.28)  # of step, op, stage, layer
 
 
 def stage(module):
@@ -21,44 +22,39 @@ def stage(module):
 
 def shares(trace):
     """An icicle: a step, its ops, the stages of the network in each, their layers."""
-    ops = {}
+    tree = {}
     for (op, module), part in trace.parts.items():
-        ops.setdefault(op, {}).setdefault(stage(module), {})[module] = part.self_us
-    total = sum(part.self_us for part in trace.parts.values())
-
-    def weight(tree):
-        return sum(map(weight, tree.values())) if isinstance(tree, dict) else tree
+        tree.setdefault(op, {}).setdefault(stage(module), {})[module[len(stage(module)) + 1 :]] = part.self_us
+    total = weight(tree)
+    ops = sorted(tree, key=lambda op: -weight(tree[op]))
 
     def draw(colours):
         figure, ((axes,),) = style.figure(5.0)
-        names = sorted(ops, key=lambda op: -weight(ops[op]))
 
-        def box(x, width, level, text, colour, alpha):
-            axes.add_patch(matplotlib.patches.Rectangle((x, level), width, 0.96, facecolor=colour, alpha=alpha,
-                                                        edgecolor=colours["page"], lw=0.7))  # fmt: skip
-            word = text.split(" ")[0]
+        def box(x, width, level, name, colour):
+            shape = matplotlib.patches.Rectangle((x, level), width, 0.96, facecolor=colour, alpha=ALPHAS[level], lw=0.7)
+            shape.set_edgecolor(colours["page"])
+            axes.add_patch(shape)
+            text = f"{name} {width:.1f}%" if level == 1 else name
             middle = {"x": x + width / 2, "y": level + 0.48, "ha": "center", "va": "center"}
             if width >= 1.05 * len(text):  # percent of the picture that letters take
                 axes.text(s=text, fontsize=8, **middle)
-            elif width >= 1.7 and len(word) <= HIGH:
-                axes.text(s=word, fontsize=6.5, rotation=90, **middle)
+            elif width >= 1.7 and len(name) <= HIGH:
+                axes.text(s=name, fontsize=6.5, rotation=90, **middle)
 
-        box(0, 100, 0, f"a step: {trace.step_us / trace.steps / 1e3:.2f} ms", colours["weak"], 0.25)
+        def put(branches, names, x, level, colour):
+            for name in names:
+                width = 100 * weight(branches[name]) / total
+                box(x, width, level, name, colour)
+                if isinstance(branches[name], dict):
+                    put(branches[name], sorted(branches[name]), x, level + 1, colour)
+                x += width
+
+        box(0, 100, 0, f"a step: {trace.step_us / trace.steps / 1e3:.2f} ms", colours["weak"])
         x = 0.0
-        for place, op in enumerate(names):
-            colour, width = style.COLOURS[place % len(style.COLOURS)], 100 * weight(ops[op]) / total
-            box(x, width, 1, f"{op} {width:.1f}%", colour, 0.62)
-            inner = x
-            for name in sorted(ops[op]):
-                part = 100 * weight(ops[op][name]) / total
-                box(inner, part, 2, name, colour, 0.45)
-                leaf = inner
-                for module in sorted(ops[op][name]):
-                    one = 100 * ops[op][name][module] / total
-                    box(leaf, one, 3, module[len(name) + 1 :] or " ", colour, 0.28)
-                    leaf += one
-                inner += part
-            x += width
+        for place, op in enumerate(ops):
+            put(tree, [op], x, 1, style.COLOURS[place % len(style.COLOURS)])
+            x += 100 * weight(tree[op]) / total
         axes.set_xlim(0, 100)
         axes.set_ylim(4, 0)
         axes.set_yticks([0.5, 1.5, 2.5, 3.5], ["step", "op", "stage", "layer"])
@@ -68,10 +64,13 @@ def shares(trace):
             axes.spines[side].set_visible(False)
         return figure
 
-    rest = sorted(ops, key=lambda op: -weight(ops[op]))
-    told = ", ".join(f"{op} {100 * weight(ops[op]) / total:.1f}%" for op in rest[:8])
+    told = ", ".join(f"{op} {100 * weight(tree[op]) / total:.1f}%" for op in ops[:8])
     caption = f"Self time, {trace.steps} steps. {told}. {trace.note}"
     return style.Picture(f"shares-{slug(trace)}", f"{trace.name}: where a step's time goes", caption, draw)
+
+
+def weight(tree):
+    return sum(map(weight, tree.values())) if isinstance(tree, dict) else tree
 
 
 def layers(trace):
