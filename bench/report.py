@@ -56,19 +56,19 @@ def to_trace(all_measured):
     return chosen
 
 
-def take_traces(chosen, options, parser):
+def take_traces(chosen, options, parser, journal):
     """[(path, name, note)], taken now unless they are there."""
-    program = next(iter(arguments.programs(argparse.Namespace(quern=options.quern, against=None), parser).items()))
+    own = argparse.Namespace(quern=options.quern, against=None)
+    ((commit, program),) = arguments.programs(own, parser, journal).items()
     progress, found = Progress([1] * len(chosen)), []
     for m in chosen:
         name = points.label(m.point, short=True).replace(",", "")
-        commit = program[0]
         path = options.out / f"trace-{m['arch']}-{m['image_size']}-{name.replace(' ', '-')}-{commit}.json"
         progress.begin(f"trace: {name}")
         if not path.exists():
             more = ["--profile", str(path), "--profile-steps", str(TRACED)]
             try:
-                turns.run(m.point, program[1], 2 + TRACED, more=more)
+                turns.run(m.point, program, 2 + TRACED, more=more)
             except turns.Failed as why:
                 progress.end(f"failed: {why}")
                 print(f"report: no trace of {name}: {why}", file=sys.stderr)
@@ -101,7 +101,7 @@ def main():
     found = [(path, path.stem, "") for path in options.traces]
     if not found and not options.no_traces:
         if turns.this_machine()["machine"] == machine["machine"]:
-            found = take_traces(to_trace(every), options, parser)
+            found = take_traces(to_trace(every), options, parser, journal)
         else:
             notes.append("Traces: the sweep is of another machine. Take some there with resnet50 --profile, and name them.")
     for path, name, note in found:

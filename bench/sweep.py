@@ -89,8 +89,8 @@ def print_table(journal, chosen, price):
 def main():
     options, parser = parse_arguments()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    programs = arguments.programs(options, parser)
     journal = Journal(options.out)
+    programs = arguments.programs(options, parser, journal)
     for sentence in journal.passed_over:
         print(f"sweep: {sentence}", file=sys.stderr)
     chosen = wanted(options, list(programs))

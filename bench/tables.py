@@ -147,8 +147,8 @@ def header(options, commits, here):
 def main():
     options, parser = parse_arguments()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    programs = arguments.programs(options, parser)
     journal, here = Journal(options.out), turns.this_machine(options.price_per_hour)
+    programs = arguments.programs(options, parser, journal)
     for sentence in journal.passed_over:
         print(f"tables: {sentence}", file=sys.stderr)
     make = training_tables if options.protocol == "training" else inference_tables

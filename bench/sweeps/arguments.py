@@ -50,12 +50,12 @@ def add_common(parser):
     parser.add_argument("--quern", metavar="PROGRAM", help="the program resnet50 [built by ./dev build]")
 
 
-def programs(options, parser):
+def programs(options, parser, journal):
     """{commit: program}, this tree's first."""
     if options.quern and not shutil.which(options.quern):
         parser.error(f"--quern: expected a program, got {options.quern}")
     program = options.quern or machine.build("resnet50", "release", "examples/resnet50")
-    found = {turns.commit_of(shutil.which(program)): program}
+    found = {turns.commit_of(shutil.which(program), journal): program}
     if options.against:
         found |= [_older(options.against, parser)]
     return found

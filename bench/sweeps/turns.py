@@ -45,10 +45,19 @@ def this_machine(price_per_hour=None):
     return fields | {"time": datetime.datetime.now().isoformat(timespec="seconds")}
 
 
-def commit_of(program):
-    """The tree's commit; of one that was changed, with what tells its program from others."""
+def digest_of(program):
+    return hashlib.sha256(Path(program).read_bytes()).hexdigest()[:12]
+
+
+def commit_of(program, journal):
+    """What the program is of: the commit under which the journal has it, whatever was committed since that it is not
+    made of; else the tree's; of one that was changed, with what tells its program from others."""
+    digest = digest_of(program)
+    for point, rounds in journal.all_rounds():
+        if any(line.get("program") == digest for line in rounds):
+            return point["commit"]
     commit = machine.commit()
-    return commit + hashlib.sha256(Path(program).read_bytes()).hexdigest()[:6] if commit.endswith("+") else commit
+    return commit + digest[:6] if commit.endswith("+") else commit
 
 
 def _die_with_parent(cpus):
@@ -143,6 +152,7 @@ def take(journal, wanted, programs, rounds, seconds, here):
             continue
         kept = {name: result[name] for name in ("isa", "peak_rss_mib", "step_ms")}
         now = datetime.datetime.now().isoformat(timespec="seconds")
+        kept["program"] = digest_of(program)
         load_now = {"time": now, "share_of_others": round(load.share_of_others(), 4)}
         journal.append("round", machine=here["machine"], point=point, round=number, **load_now, **kept)
         line = journal.rounds[key][number]

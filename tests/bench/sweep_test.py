@@ -113,6 +113,17 @@ class SweepTest(unittest.TestCase):
         self.assertEqual([len(r) for r in again.rounds.values()], [4] * 4)
         self.assertEqual(len(again.passed_over), len(changed))
 
+    def test_a_program_keeps_its_commit(self):
+        run(self.out, *FOUR)
+        renamed = [line | {"point": line["point"] | {"commit": "1234567"}} for line in lines(self.out)]
+        self.out.write_text("\n".join(map(json.dumps, lines(self.out, "machine") + renamed)) + "\n")
+        run(self.out, *FOUR)
+        self.assertEqual({line["point"]["commit"] for line in lines(self.out)}, {"1234567"})
+        other = renamed[0] | {"program": "of another tree"}
+        self.out.write_text("\n".join(map(json.dumps, lines(self.out, "machine") + [other])) + "\n")
+        run(self.out, *FOUR)
+        self.assertEqual(len({line["point"]["commit"] for line in lines(self.out)}), 2)
+
     def test_figures_can_be_computed_again(self):
         done = run(self.out, *FOUR, "--price-per-hour", "0.5")
         by_point = {}
