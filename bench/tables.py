@@ -133,7 +133,8 @@ def markdown(journal, names, rows, commits, options):
 
 def header(options, commits, here):
     if options.protocol == "training":
-        what = f"1,000,000 fake images drawn by workers, SGD 1e-3, steps {UNTIMED + 1} to {options.steps}"
+        what = f"1,000,000 fake images drawn by {WORKERS} workers unless a column tells, SGD 1e-3"
+        what += f", steps {UNTIMED + 1} to {options.steps}"
     else:
         what = f"steps 3 to {options.steps}"
     price = f"; ${options.price_per_hour:g} an hour" if options.price_per_hour else "; no --price-per-hour, no prices"
