@@ -32,7 +32,7 @@ ConvNorm conv_norm(const Add& add, const std::string& conv, const std::string& n
   Conv2dOptions without_bias = options;
   without_bias.bias = false;
   Conv2d& c = add(conv, Conv2d(inputs, outputs, kernel, without_bias));
-  return {&c, &add(norm, BatchNorm2d(outputs, 1e-3, 0.01)), activation};
+  return {&c, &add(norm, BatchNorm2d(outputs, 1e-3, 0.01)), activation, conv};
 }
 
 /// Of a kernel with stride 2: zeros around x, so that an output has the middle of its pixels.

@@ -23,7 +23,8 @@ ConvNormActivation::ConvNormActivation(int64_t inputs, int64_t outputs, int64_t 
       Conv2d(inputs, outputs, kernel,
              {.stride = o.stride, .padding = (kernel - 1) / 2, .groups = o.groups, .bias = false}));
   BatchNorm2d& norm = register_module("1", BatchNorm2d(outputs, o.eps, o.momentum));
-  residual_ = {.branch = {{&conv, &norm, o.activation}}, .shortcut = false, .fuse = o.fuse};
+  residual_ = {
+      .branch = {{&conv, &norm, o.activation, conv.name()}}, .shortcut = false, .fuse = o.fuse};
 }
 
 SqueezeExcitation::SqueezeExcitation(int64_t channels, int64_t squeezed, Function activation,
@@ -39,6 +40,9 @@ Tensor SqueezeExcitation::forward(const Tensor& x) {
 
 void InvertedResidual::connect(bool shortcut, double depth) {
   branch_.shortcut = shortcut;
+  for (const auto& [name, module] : named_modules())
+    for (ConvNorm& layer : branch_.branch)
+      if (layer.conv == module) layer.name = name;
   if (depth > 0) depth_ = &register_module("stochastic_depth", StochasticDepth(depth));
 }
 

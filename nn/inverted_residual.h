@@ -58,7 +58,7 @@ class InvertedResidual : public Module {
   explicit InvertedResidual(bool fuse) { branch_.fuse = fuse; }
   void add(const ConvNorm& layer) { branch_.branch.push_back(layer); }
   void squeeze(SqueezeExcitation& module) { squeeze_ = &module; }
-  /// `depth`: registered if there is any.
+  /// After the last layer. `depth`: registered if there is any.
   void connect(bool shortcut, double depth = 0);
 
  private:

@@ -3,7 +3,7 @@
 // (ops/fused/conv_chain.h).
 #pragma once
 #include <optional>
-#include <string_view>
+#include <string>
 #include <vector>
 
 #include "quern/nn/conv2d.h"
@@ -17,7 +17,7 @@ struct ConvNorm {
   Conv2d* conv;
   BatchNorm2d* norm;
   Activation activation = Activation::relu;
-  std::string_view name = {};  ///< of the convolution, within the module; "": not told
+  std::string name = {};  ///< of the convolution, within the module; "": not told
   /// without the activation
   Tensor operator()(const Tensor& x) const { return (*norm)((*conv)(x)); }
 };
