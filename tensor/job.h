@@ -120,6 +120,7 @@ class Job {
   /// Takes part until no cell is left to take. Has it taken any?
   bool run(int thread) {
     const Share share(thread);
+    const InsideSpan inside(span_.span());
     const int64_t start = span_.on() ? SharedSpan::now() : 0;
     bool any = false;
     ranges_.run(thread, [&](int64_t cell, int64_t begin, int64_t end) {
@@ -130,7 +131,7 @@ class Job {
         error_.offer(cell, std::current_exception());
       }
     });
-    if (any && span_.on()) span_.record(start);
+    if (any && span_.on()) span_.record(SpanKind::kernel, start, SharedSpan::now());
     return any;
   }
   void rethrow() const { error_.rethrow(); }

@@ -52,7 +52,7 @@ void parallel_for(int64_t cells, int64_t pieces,
     const SharedSpan span;
     const int64_t start = span.on() ? SharedSpan::now() : 0;
     for (int64_t cell = 0; cell < cells; ++cell) body(cell, 0, pieces);
-    if (span.on()) span.record(start);
+    if (span.on()) span.record(SpanKind::kernel, start, SharedSpan::now());
     return;
   }
   Job job(cells, pieces, threads, body);

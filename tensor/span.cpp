@@ -166,11 +166,11 @@ void Span::close() noexcept {
 
 int64_t SharedSpan::now() { return nanoseconds_now(); }
 
-void SharedSpan::record(int64_t begin, std::string_view name) const noexcept {
-  const int64_t end = nanoseconds_now();
+void SharedSpan::record(SpanKind kind, int64_t begin, int64_t end,
+                        std::string_view name) const noexcept {
   if_possible([&] {
     Buffer& own = buffer();
-    Event event{.kind = SpanKind::kernel, .thread = own.thread(), .begin = begin, .end = end};
+    Event event{.kind = kind, .thread = own.thread(), .begin = begin, .end = end};
     event.op = "parallel_for";
     if (of_ != nullptr) {
       event.op = own.keep(of_->name()), event.kernel = own.keep(of_->kernel());

@@ -13,6 +13,8 @@ enum class SpanKind : uint8_t {
   module,  ///< a call of an nn::Module
   op,      ///< what is asked for: an op, one of its parts, a backward pass
   kernel,  ///< a thread's share of the cells of a parallel_for
+  part,    ///< what is apart in such a share, as packing
+  wait,    ///< a thread that finds nothing to do
 };
 
 namespace detail {
@@ -121,8 +123,8 @@ class SharedSpan {
   bool on() const { return on_; }
   const Span* span() const { return of_; }
   static int64_t now();
-  /// Records a share from `begin` to now. `name`: empty, the kernel's.
-  void record(int64_t begin, std::string_view name = {}) const noexcept;
+  /// Records a share. `name`: empty, the kernel's.
+  void record(SpanKind kind, int64_t begin, int64_t end, std::string_view name = {}) const noexcept;
 
  private:
   bool on_;
@@ -130,4 +132,25 @@ class SharedSpan {
 };
 
 }  // namespace detail
+
+/// What is apart in a thread's share of a kernel, from here to the end of the scope:
+///   const PartSpan part("pack");
+/// Its time is the op's, but the kernel's no more: by kernel, parts have rows of their own.
+class PartSpan {
+ public:
+  explicit PartSpan(const char* name) : name_(name) {
+    if (of_.on()) begin_ = detail::SharedSpan::now();
+  }
+  ~PartSpan() {
+    if (of_.on()) of_.record(SpanKind::part, begin_, detail::SharedSpan::now(), name_);
+  }
+  PartSpan(const PartSpan&) = delete;
+  PartSpan& operator=(const PartSpan&) = delete;
+
+ private:
+  const detail::SharedSpan of_;
+  const char* name_;
+  int64_t begin_ = 0;
+};
+
 }  // namespace quern

@@ -40,6 +40,28 @@ class Patience {
   unsigned spins_ = 0;
 };
 
+/// A thread that looks for work. From a first look in vain to the one that finds some it waits.
+class Search {
+ public:
+  explicit Search(const SharedSpan& span) : span_(span) {}
+  void look() {
+    if (span_.on()) looked_ = SharedSpan::now();
+  }
+  void in_vain() {
+    if (since_ == 0) since_ = looked_;
+    patience_.wait();
+  }
+  void found() {
+    if (since_ > 0) span_.record(SpanKind::wait, since_, looked_, "wait");
+    since_ = 0;
+  }
+
+ private:
+  const SharedSpan& span_;
+  Patience patience_;
+  int64_t looked_ = 0, since_ = 0;
+};
+
 /// The threads of a with_tasks, what they have open to each other, and the tasks that nobody has
 /// begun.
 class TaskTeam final : public Tasks, public Team {
@@ -61,9 +83,11 @@ class TaskTeam final : public Tasks, public Team {
   void assist(int thread) {
     enter(thread);
     const FloatMode mode(mode_);
-    Patience patience;
-    while (unfinished_ > 0)
-      if (!begin_task() && !help(thread)) patience.wait();
+    Search search(span_);
+    for (search.look(); unfinished_ > 0; search.look())
+      if (begin_task() || help(thread)) search.found();
+      else search.in_vain();
+    search.found();
     this_thread = {};
   }
   void share(Job& job) override {
@@ -72,8 +96,9 @@ class TaskTeam final : public Tasks, public Team {
     desk.job = &job;
     job.run(thread);
     desk.job = nullptr;
-    Patience patience;
-    while (desk.guests > 0) patience.wait();
+    Search guests(span_);
+    for (guests.look(); desk.guests > 0; guests.look()) guests.in_vain();
+    guests.found();
   }
   int threads() const override { return threads_; }
   void rethrow() const { error_.rethrow(); }
@@ -116,7 +141,7 @@ class TaskTeam final : public Tasks, public Team {
       const InsideSpan inside(span_.span());
       const int64_t start = span_.on() ? SharedSpan::now() : 0;
       task();
-      if (span_.on()) span_.record(start, "task");
+      if (span_.on()) span_.record(SpanKind::kernel, start, SharedSpan::now(), "task");
     });
     return true;
   }

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <stdexcept>
 #include <thread>
 #include <typeinfo>
@@ -110,6 +111,55 @@ TEST_CASE("span: cells of a parallel_for are shares of the op, on every thread")
     CHECK(shares >= 1);
     CHECK(shares <= threads);
   }
+}
+
+TEST_CASE("span: parts lie inside of shares, belong to the op, and know its module") {
+  for (const int threads : {1, 3}) {
+    const test::Threads scope(threads);
+    const auto events = recorded([] {
+      const Span module = Span::of_module("layer", "Layer");
+      VerboseOp op("op");
+      op.set("kernel", std::string("problem"), {});
+      parallel_for(64, [](int64_t) {
+        const PartSpan part("pack");
+        std::this_thread::yield();
+      });
+    });
+    CHECK(std::ranges::count(events, SpanKind::part, &Event::kind) == 64);
+    for (const Event& part : events) {
+      if (part.kind != SpanKind::part) continue;
+      CHECK(part.name == "pack");
+      CHECK(part.op == "op");
+      CHECK(part.kernel == "kernel");
+      CHECK(part.module == "layer");
+      CHECK(std::ranges::any_of(events, [&](const Event& share) {
+        return share.kind == SpanKind::kernel && share.thread == part.thread && inside(part, share);
+      }));
+    }
+  }
+}
+
+TEST_CASE("span: a thread that finds no task waits, until there is one") {
+  const test::Threads scope(2);
+  const auto nap = [] { std::this_thread::sleep_for(std::chrono::milliseconds(20)); };
+  const auto events = recorded([&] {
+    const Span op("op");
+    with_tasks([&](Tasks& tasks) {
+      nap();  // nobody has anything to do but this thread
+      tasks.run(nap);
+    });
+  });
+  const Event &op = named(events, "op"), &task = named(events, "task");
+  int64_t waited = 0;
+  for (const Event& wait : events) {
+    if (wait.kind != SpanKind::wait) continue;
+    CHECK(wait.name == "wait");
+    CHECK(inside(wait, op));
+    CHECK((wait.thread != task.thread || wait.end <= task.begin || wait.begin >= task.end));
+    waited += wait.end - wait.begin;
+  }
+  // One thread while the other naps, twice.
+  CHECK(waited > 20'000'000);
 }
 
 TEST_CASE("span: tasks, and what they do, belong to who gave them") {

@@ -8,6 +8,7 @@
 #include "quern/ops/kernels/pack/matrix.h"
 #include "quern/ops/kernels/work.h"
 #include "quern/tensor/dtype.h"
+#include "quern/tensor/span.h"
 #include "quern/tensor/storage.h"
 
 namespace quern::kernels {
@@ -84,6 +85,7 @@ void copy_rows(const std::byte* from, int64_t stride, int64_t m, int64_t bytes, 
 void pack_a_rows(const GemmKernel& kernel, const void* a, const GemmOperand& operand, int64_t m,
                  int64_t k, int64_t padded_k, int bf16_terms, void* to, int64_t ld,
                  int64_t term_items) {
+  const PartSpan part("pack");
   const int64_t item = itemsize(kernel.a), row = operand.row_stride, column = operand.col_stride;
   auto* rows = static_cast<std::byte*>(to);
   if (bf16_terms != 0)
@@ -110,6 +112,7 @@ void pack_b_batch(const GemmKernel& kernel, const GemmOperand& b, int64_t batch,
   const int64_t item = itemsize(kernel.b),
                 from_item = itemsize(operand_dtype(kernel.b, bf16_terms));
   parallel_pieces(batch * across * down, terms * rows * columns, [&](int64_t cell) {
+    const PartSpan part("pack");
     const int64_t matrix = cell / down / across, p = cell % down * rows,
                   j = cell / down % across * columns;
     const int64_t offset = matrix * b.batch_stride + p * b.row_stride + j * b.col_stride;

@@ -6,6 +6,7 @@
 #include "quern/ops/kernels/moments.h"
 #include "quern/ops/kernels/pack/matrix.h"
 #include "quern/tensor/dtype.h"
+#include "quern/tensor/span.h"
 
 namespace quern::kernels {
 
@@ -144,6 +145,7 @@ template <class T>
 void TileOutput<T>::merge(FunctionRef<int64_t(int64_t)> pixels) const {
   if (!has_sums()) return;
   parallel_chunks(channels_, 64, [&](int64_t begin, int64_t end) {
+    const PartSpan part("merge");
     double *first = static_cast<double*>(epilogue_.first) + begin,
            *second = static_cast<double*>(epilogue_.second) + begin;
     const int64_t n = end - begin;

@@ -7,6 +7,7 @@
 #include "quern/ops/kernels/conv/axis.h"
 #include "quern/ops/kernels/conv/blocks.h"
 #include "quern/ops/kernels/conv/conv.h"
+#include "quern/tensor/span.h"
 #include "quern/tensor/storage.h"
 
 namespace quern::kernels {
@@ -116,6 +117,7 @@ class TapPlan final : public ConvPlan {
 template <class T, class Operand>
 void copy_source(const TapPlan& plan, const T* source, const ChannelMap& map, const Block& block,
                  int64_t group, Extent channels, Operand* to) {
+  const PartSpan part("copy_source");
   const int64_t items = plan.term_items(block);
   const int64_t whole = plan.k == plan.conv.k() ? items - plan.k : 0;
   for (int64_t term = 0; channels.begin == 0 && term < plan.terms; ++term)

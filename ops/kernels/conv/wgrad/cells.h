@@ -8,6 +8,7 @@
 #pragma once
 #include "quern/ops/kernels/conv/prefetch.h"
 #include "quern/ops/kernels/conv/taps/taps.h"
+#include "quern/tensor/span.h"
 #include "quern/tensor/storage.h"
 
 namespace quern::kernels {
@@ -120,6 +121,7 @@ struct WgradCells {
                     [&](int64_t i) { engine.run_cell(i, sums + i * sums_items); });
     const int64_t pieces = ceil_div(max_rows(), merged_rows);
     const auto merge = [&](int64_t i) {
+      const PartSpan part("merge");
       const int64_t group = i / pieces / channel_cells();
       const int64_t first = group * pixel_parts * channel_cells() + i / pieces % channel_cells();
       const WgradCell cell = (*this)[first];

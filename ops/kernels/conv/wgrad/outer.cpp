@@ -20,6 +20,7 @@
 #include "quern/ops/kernels/blocking.h"
 #include "quern/ops/kernels/gemm/micro_kernel.h"
 #include "quern/ops/kernels/pack/matrix.h"
+#include "quern/tensor/span.h"
 #include "quern/tensor/storage.h"
 
 namespace quern::kernels {
@@ -111,6 +112,7 @@ void OuterWgrad<T, Operand>::run_whole(int64_t index, Acc* dw) const {
                   {dw + (cell.group * ocg_ + cell.rows.begin) * icg_ + cell.columns.begin, icg_});
   const Workspace sums(sums_items() * static_cast<int64_t>(sizeof(Acc)));
   run_cell(index, sums.as<Acc>());
+  const PartSpan part("merge");
   merge(cell, 0, cell.rows.size, sums.as<Acc>(), dw);
 }
 

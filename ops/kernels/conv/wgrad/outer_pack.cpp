@@ -3,6 +3,7 @@
 
 #include "quern/ops/kernels/conv/wgrad/outer.h"
 #include "quern/ops/kernels/pack/matrix.h"
+#include "quern/tensor/span.h"
 
 namespace quern::kernels {
 
@@ -10,6 +11,7 @@ namespace quern::kernels {
 template <class T, class Operand>
 typename OuterWgrad<T, Operand>::template Source<Operand> OuterWgrad<T, Operand>::pack(
     const Cell& cell, const Block& block, const Memory& memory) const {
+  const PartSpan part("pack");
   if (!x_is_a_) {
     const T* from = dy() + block.image * dy_strides_.n + block.row * dy_strides_.y;
     pack_a(cell, block, {from + dy_channels(cell).begin, dy_strides_.x}, memory.a);

@@ -28,6 +28,7 @@
 #include "quern/ops/kernels/conv/wgrad/outer.h"
 #include "quern/ops/kernels/pack/matrix.h"
 #include "quern/tensor/dtype.h"
+#include "quern/tensor/span.h"
 #include "quern/tensor/storage.h"
 
 namespace quern::kernels {
@@ -159,6 +160,7 @@ void TransposedWgrad<T, Operand>::run_whole(int64_t index, Acc* dw) const {
                    .tap = 0});
   const Workspace all(sums_items() * static_cast<int64_t>(sizeof(Acc)));
   run_cell(index, all.as<Acc>());
+  const PartSpan part("merge");
   for (int64_t row = 0; row < cell.rows.size; row += cells_.row_unit)
     merge(cell, row, std::min(cells_.row_unit, cell.rows.size - row), all.as<Acc>(), dw);
 }

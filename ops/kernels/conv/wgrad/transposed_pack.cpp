@@ -3,6 +3,7 @@
 
 #include "quern/ops/kernels/conv/wgrad/transposed.h"
 #include "quern/ops/kernels/pack/matrix.h"
+#include "quern/tensor/span.h"
 #include "quern/tensor/storage.h"
 
 namespace quern::kernels {
@@ -42,6 +43,7 @@ typename TransposedWgrad<T, Operand>::Source TransposedWgrad<T, Operand>::source
 template <class T, class Operand>
 void TransposedWgrad<T, Operand>::pack_a(const Cell& cell, const Block& block, T* copied,
                                          Operand* a) const {
+  const PartSpan part("pack");
   const int64_t stride = row_items(block), positions = this->positions(block);
   const int64_t term = a_items(cell.rows.size, block);
   for (int64_t row = 0; row < terms_ * cell.rows.size; ++row) {
@@ -138,6 +140,7 @@ void TransposedWgrad<T, Operand>::transpose(const Cell& cell, const Block& block
 template <class T, class Operand>
 void TransposedWgrad<T, Operand>::pack_b(const Cell& cell, const Block& block, T* copied,
                                          Operand* b) const {
+  const PartSpan part("pack");
   if (pairs_) return interleave(cell, block, source(cell, block, !x_is_a_, copied), b);
   const int64_t length = run_length(block), panel_items = run_count(block) * length * gemm_.nr;
   const int64_t term = b_items(cell.columns.size, block);

@@ -25,6 +25,7 @@
 #include "quern/tensor/dtype.h"
 #include "quern/tensor/parallel.h"
 #include "quern/tensor/per_thread.h"
+#include "quern/tensor/span.h"
 
 namespace quern::kernels {
 namespace {
@@ -113,6 +114,7 @@ class WinogradEngine {
 
 /// Rows of tiles of a block, an image's after the other's, to V.
 void WinogradEngine::transform_source(const Block& block, float* v) const {
+  const PartSpan part("transform_source");
   const Scratch layout(conv_.y, conv_.x, conv_.tile * block.rows);
   const int64_t padding = plan_.pitch - conv_.source_channels;
   float* pixels = scratch_.get();

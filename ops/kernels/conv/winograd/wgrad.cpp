@@ -28,6 +28,7 @@
 #include "quern/ops/kernels/conv/winograd/winograd.h"
 #include "quern/ops/kernels/gemm/micro_kernel.h"
 #include "quern/ops/kernels/pack/matrix.h"
+#include "quern/tensor/span.h"
 #include "quern/tensor/storage.h"
 
 namespace quern::kernels {
@@ -144,6 +145,7 @@ void WinogradWgrad::run_cell(int64_t index, float* taps, float* dw) const {
                 [&](const Cell& c, const Block& b) { prefetch = prefetch_of(c, b); });
     multiply(cell, block, d.as<float>(), v.as<float>(), m.as<float>(), i == 0, prefetch);
   }
+  const PartSpan part("transform_sums");
   if (taps) return transform_m(cell, m.as<float>(), 0, cell.rows.size, taps);
   const Workspace some(mr_ * kTaps * cells_.max_columns() * kFloat);
   for (int64_t row = 0; row < cell.rows.size; row += mr_) {
@@ -170,6 +172,7 @@ void WinogradWgrad::each_strip(const Block& block, int64_t row_items, Body body)
 /// Vectors may run on into the next pixel's channels, and end in rows and columns of M that are not
 /// used.
 void WinogradWgrad::transform_x(const Cell& cell, const Block& block, float* v) const {
+  const PartSpan part("transform_source");
   const int64_t pixel = round_up(cell.columns.size, kLine);
   const int64_t row = Scratch(conv_.y, conv_.x, 2).width * pixel;
   const Workspace scratch(((2 * block.rows + 2) * row + v_pitch_) * kFloat);
@@ -195,6 +198,7 @@ void WinogradWgrad::transform_x(const Cell& cell, const Block& block, float* v) 
 }
 
 void WinogradWgrad::transform_dy(const Cell& cell, const Block& block, float* d) const {
+  const PartSpan part("transform_source");
   const int64_t pixel = round_up(cell.rows.size, kLine);
   const int64_t row = 2 * conv_.tile_columns() * pixel;
   const Workspace scratch((2 * block.rows * row + d_pitch_) * kFloat);
