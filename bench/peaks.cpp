@@ -152,7 +152,7 @@ Peaks measure_peaks() {
     const double s =
         seconds_a_pass(false, [&](int64_t, int64_t repeats) { loop->run(kRounds * repeats); });
     const double flop = static_cast<double>(loop->flop * kRounds * num_threads());
-    peaks.arithmetic.push_back({loop->name, loop->dtype, 1e-9 * flop / s});
+    peaks.arithmetic.push_back({loop->name, loop->isa, loop->dtype, 1e-9 * flop / s});
   }
 
   const MemoryLoop* widest = &memory_portable;

@@ -14,6 +14,7 @@ namespace quern::bench {
 struct Peaks {
   struct Arithmetic {
     std::string name;
+    Isa isa;
     DType dtype;
     double gflops;
   };

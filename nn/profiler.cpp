@@ -37,11 +37,13 @@ std::atomic<bool> one_has_started = false;
 struct Profiler::State {
   const std::string path;
   const ProfilerSchedule schedule;
+  const std::function<ProfilerPeaks()> ask_peaks;
   bool started = false;
   int64_t number = 0;  // of the step
   Phase phase = Phase::idle;
   int64_t begin = 0;
   Trace trace;
+  ProfilerPeaks peaks;
 
   void begin_step() {
     const Phase before = phase;
@@ -69,8 +71,13 @@ struct Profiler::State {
   }
 };
 
-Profiler::Profiler(std::string path, const ProfilerSchedule& schedule)
-    : state_(new State{.path = std::move(path), .schedule = schedule, .trace = {}}) {
+Profiler::Profiler(std::string path, const ProfilerSchedule& schedule,
+                   std::function<ProfilerPeaks()> peaks)
+    : state_(new State{.path = std::move(path),
+                       .schedule = schedule,
+                       .ask_peaks = std::move(peaks),
+                       .trace = {},
+                       .peaks = {}}) {
   const auto in_range = [](int64_t steps) { return steps >= 0 && steps <= int64_t{1} << 60; };
   check(in_range(schedule.wait) && in_range(schedule.warmup) && in_range(schedule.active) &&
             in_range(schedule.repeat) && in_range(schedule.skip_first) && schedule.active > 0,
@@ -110,15 +117,16 @@ void Profiler::stop() {
   state_->end_step(true);
   state_->started = false;
   one_has_started = false;
+  if (state_->ask_peaks) state_->peaks = state_->ask_peaks();
   if (state_->path.empty()) return;
-  const std::string text = chrome_trace(state_->trace);
+  const std::string text = chrome_trace(state_->trace, state_->peaks);
   FileReplacement file(kOp, state_->path);
   file.write(text.data(), static_cast<int64_t>(text.size()));
   file.commit();
 }
 
-std::string Profiler::table(ProfileBy by, const ProfilerPeaks& peaks) const {
-  return profile_table(state_->trace, by, peaks);
+std::string Profiler::table(ProfileBy by) const {
+  return profile_table(state_->trace, by, state_->peaks);
 }
 
 ProfileBy profile_by(std::string_view name) {

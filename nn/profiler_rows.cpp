@@ -1,6 +1,7 @@
 // The rows of the table: who was at work, moment by moment.
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <unordered_map>
 
 #include "quern/nn/profiler_trace.h"
@@ -17,13 +18,15 @@ void sort_nested(std::vector<const Event*>& events) {
 
 class Rows {
  public:
-  explicit Rows(ProfileBy by) : by_(by) {}
+  Rows(ProfileBy by, const ProfilerPeaks& peaks) : by_(by), peaks_(peaks) {}
 
   size_t of(const Event& e) {
     switch (by_) {
       case ProfileBy::op: return row(of_module(e) ? "(modules)" : e.op.empty() ? e.name : e.op);
       case ProfileBy::kernel:
-        return row(of_module(e) ? "(modules)" : e.kernel.empty() ? e.op : e.kernel);
+        return row(of_module(e)                                   ? "(modules)"
+                   : e.kind == SpanKind::part || e.kernel.empty() ? e.name
+                                                                  : e.kernel);
       case ProfileBy::module: return row(e.module.empty() ? "(outside of modules)" : e.module);
       case ProfileBy::shape: break;
     }
@@ -34,6 +37,18 @@ class Rows {
     return row(name);
   }
   size_t outside() { return row("(outside of spans)"); }
+  size_t waiting() { return row("(waiting)"); }
+  void count(size_t row, const Event& e) {
+    ++rows_[row].calls;
+    rows_[row].total += e.end - e.begin;
+  }
+  void add_work(size_t row, const Event& e) {
+    const bool bf16 = e.kernel.find("bf16") != e.kernel.npos;
+    rows_[row].flop += e.flop, rows_[row].bytes += e.bytes;
+    if (bf16) rows_[row].bf16_flop += e.flop;
+    const ProfilerPeaks::Bound bound = peaks_.bound(e.flop, bf16, e.bytes);
+    if (!bound.by.empty()) rows_[row].least[bound.by] += 1e9 * bound.seconds;
+  }
   ProfileRow& operator[](size_t i) { return rows_[i]; }
   std::vector<ProfileRow> take() { return std::move(rows_); }
 
@@ -46,11 +61,12 @@ class Rows {
   }
 
   ProfileBy by_;
+  const ProfilerPeaks& peaks_;
   std::vector<ProfileRow> rows_;
   std::unordered_map<std::string, size_t> index_;
 };
 
-constexpr size_t kNothing = static_cast<size_t>(-1);
+constexpr size_t kNothing = static_cast<size_t>(-1), kWaiting = kNothing - 1;
 
 /// From `at` on, the innermost span of `thread` is of this row.
 struct Change {
@@ -76,14 +92,12 @@ void walk_thread(const std::vector<const Event*>& events, Rows& rows,
   };
   for (const Event* event : events) {
     close_until(event->begin);
-    const size_t row = rows.of(*event);
-    if (event->kind != SpanKind::kernel) {
-      rows[row].flop += event->flop, rows[row].bytes += event->bytes;
-      if (event->kernel.find("bf16") != event->kernel.npos) rows[row].bf16_flop += event->flop;
-      if (std::ranges::find(stack, row, &Open::row) == stack.end()) {
-        ++rows[row].calls;
-        rows[row].total += event->end - event->begin;
-      }
+    const bool waits = event->kind == SpanKind::wait;
+    if (waits) rows.count(rows.waiting(), *event);
+    const size_t row = waits ? kWaiting : rows.of(*event);
+    if (!waits && event->kind != SpanKind::kernel) {
+      rows.add_work(row, *event);
+      if (std::ranges::find(stack, row, &Open::row) == stack.end()) rows.count(row, *event);
     }
     stack.push_back({event, row});
     changes.push_back({event->begin, event->thread, row});
@@ -96,10 +110,12 @@ void add_self_times(const Trace& trace, std::vector<Change> changes, Rows& rows)
   std::ranges::stable_sort(changes, {}, &Change::at);
   std::map<int, size_t> at_work;  // by thread
   const auto spend = [&](int64_t time) {
-    const double part =
-        static_cast<double>(time) / static_cast<double>(std::max<size_t>(1, at_work.size()));
-    if (at_work.empty()) rows[rows.outside()].self += part;
-    for (const auto& [thread, row] : at_work) rows[row].self += part;
+    const auto works = [](const auto& thread) { return thread.second != kWaiting; };
+    const auto threads = static_cast<double>(std::ranges::count_if(at_work, works));
+    if (threads == 0)
+      rows[at_work.empty() ? rows.outside() : rows.waiting()].self += static_cast<double>(time);
+    for (const auto& thread : at_work)
+      if (works(thread)) rows[thread.second].self += static_cast<double>(time) / threads;
   };
   auto change = changes.begin();
   for (const Trace::Step& step : trace.steps) {
@@ -116,10 +132,20 @@ void add_self_times(const Trace& trace, std::vector<Change> changes, Rows& rows)
 
 }  // namespace
 
-std::vector<ProfileRow> profile_rows(const Trace& trace, ProfileBy by) {
+double ProfileRow::least_time() const {
+  return std::transform_reduce(least.begin(), least.end(), 0.0, std::plus<>(),
+                               [](const auto& bound) { return bound.second; });
+}
+
+std::string_view ProfileRow::bound() const {
+  if (least.empty()) return {};
+  return std::ranges::max_element(least, {}, [](const auto& b) { return b.second; })->first;
+}
+
+std::vector<ProfileRow> profile_rows(const Trace& trace, ProfileBy by, const ProfilerPeaks& peaks) {
   std::map<int, std::vector<const Event*>> threads;
   for (const Event& event : trace.events) threads[event.thread].push_back(&event);
-  Rows rows(by);
+  Rows rows(by, peaks);
   std::vector<Change> changes;
   for (auto& [thread, events] : threads) {
     sort_nested(events);

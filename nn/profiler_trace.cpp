@@ -22,7 +22,14 @@ std::string quoted(std::string_view text) { return nlohmann::json(text).dump(); 
 double microseconds(int64_t nanoseconds) { return 1e-3 * static_cast<double>(nanoseconds); }
 
 const char* category(SpanKind kind) {
-  return kind == SpanKind::module ? "module" : kind == SpanKind::op ? "cpu_op" : "kernel";
+  switch (kind) {
+    case SpanKind::module: return "module";
+    case SpanKind::op: return "cpu_op";
+    case SpanKind::kernel: return "kernel";
+    case SpanKind::part: return "part";
+    case SpanKind::wait: break;
+  }
+  return "wait";
 }
 
 /// An array of trace events, by time.
@@ -91,16 +98,23 @@ class ChromeEvents {
   std::vector<Line> lines_;
 };
 
-nlohmann::ordered_json rows_as_json(const Trace& trace, ProfileBy by) {
+nlohmann::ordered_json rows_as_json(const Trace& trace, ProfileBy by, const ProfilerPeaks& peaks) {
   auto rows = nlohmann::ordered_json::array();
-  for (const ProfileRow& row : profile_rows(trace, by))
+  for (const ProfileRow& row : profile_rows(trace, by, peaks)) {
     rows.push_back({{"name", row.name},
                     {"calls", row.calls},
                     {"total_us", microseconds(row.total)},
                     {"self_us", 1e-3 * row.self},
                     {"flop", row.flop},
                     {"bf16_flop", row.bf16_flop},
-                    {"bytes", row.bytes}});
+                    {"bytes", row.bytes},
+                    {"bound", nullptr},
+                    {"least_us", 1e-3 * row.least_time()},
+                    {"share_of_bound", nullptr}});
+    if (row.bound().empty() || row.self <= 0) continue;
+    rows.back()["bound"] = row.bound();
+    rows.back()["share_of_bound"] = row.share_of_bound();
+  }
   return rows;
 }
 
@@ -112,7 +126,7 @@ double Trace::seconds() const {
   return 1e-9 * static_cast<double>(sum);
 }
 
-std::string chrome_trace(const Trace& trace) {
+std::string chrome_trace(const Trace& trace, const ProfilerPeaks& peaks) {
   ChromeEvents events(trace.steps.empty() ? 0 : trace.steps[0].begin);
   std::set<int> threads;
   for (const Event& event : trace.events) threads.insert(event.thread);
@@ -126,41 +140,49 @@ std::string chrome_trace(const Trace& trace) {
   for (const Trace::Step& step : trace.steps) events.add(step);
   for (const Event& event : trace.events) events.add(event);
 
-  nlohmann::ordered_json summary = {{"steps", trace.steps.size()},
-                                    {"step_us", 1e6 * trace.seconds()}};
-  for (const auto& [name, by] : kTables) summary[name] = rows_as_json(trace, by);
+  nlohmann::ordered_json summary = {
+      {"steps", trace.steps.size()}, {"step_us", 1e6 * trace.seconds()}, {"peaks", nullptr}};
+  if (peaks.threads > 0) summary["peaks"] = nlohmann::ordered_json::parse(peaks.json());
+  for (const auto& [name, by] : kTables) summary[name] = rows_as_json(trace, by, peaks);
   return fmt::format(
       "{{\"schemaVersion\":1,\"displayTimeUnit\":\"ms\",\n\"summary\":{},\n\"traceEvents\":{}}}\n",
       summary.dump(), events.array());
 }
 
 std::string profile_table(const Trace& trace, ProfileBy by, const ProfilerPeaks& peaks) {
-  const std::vector<ProfileRow> rows = profile_rows(trace, by);
+  const std::vector<ProfileRow> rows = profile_rows(trace, by, peaks);
   size_t width = 20;
   for (const ProfileRow& row : rows) width = std::max(width, row.name.size());
   const double all = 1e9 * trace.seconds();
   const auto number = [](double value, int digits, const char* unit = "") {
     return std::isfinite(value) && value > 0 ? fmt::format("{:.{}f}{}", value, digits, unit) : "-";
   };
-  std::string text = fmt::format("{:{}} {:>8} {:>11} {:>11} {:>7} {:>9} {:>6} {:>8} {:>6}\n",
-                                 kTables[static_cast<size_t>(by)].first, width, "calls", "total ms",
-                                 "self ms", "self", "GFLOP/s", "peak", "GB/s", "memory");
+  constexpr const char* kLine =
+      "{:{}} {:>8} {:>11} {:>11} {:>7} {:>9} {:>6} {:>8} {:>6} {:>10} {:>5}\n";
+  std::string text = fmt::format(fmt::runtime(kLine), kTables[static_cast<size_t>(by)].first, width,
+                                 "calls", "total ms", "self ms", "self", "GFLOP/s", "peak", "GB/s",
+                                 "memory", "bound", "of it");
   double self = 0;
   for (const ProfileRow& row : rows) {
     self += row.self;
     const double flop = static_cast<double>(row.flop), bf16 = static_cast<double>(row.bf16_flop);
     const double bytes = static_cast<double>(row.bytes);
-    const double at_peak = (bf16 > 0 ? bf16 / peaks.bf16_gflops : 0) +
-                           (flop > bf16 ? (flop - bf16) / peaks.f32_gflops : 0);
-    text += fmt::format("{:{}} {:>8} {:>11.3f} {:>11.3f} {:>7} {:>9} {:>6} {:>8} {:>6}\n", row.name,
-                        width, row.calls, 1e-6 * static_cast<double>(row.total), 1e-6 * row.self,
+    const double at_peak = (bf16 > 0 ? bf16 / peaks.gflops(true) : 0) +
+                           (flop > bf16 ? (flop - bf16) / peaks.gflops(false) : 0);
+    const double memory = peaks.memory.empty() ? 0 : bytes / peaks.memory.back().gbytes;
+    const auto milliseconds = [](double time) { return fmt::format("{:.3f}", 1e-6 * time); };
+    text += fmt::format(fmt::runtime(kLine), row.name, width, row.calls,
+                        milliseconds(static_cast<double>(row.total)), milliseconds(row.self),
                         number(100 * row.self / all, 2, "%"), number(flop / row.self, 1),
                         number(100 * at_peak / row.self, 0, "%"), number(bytes / row.self, 1),
-                        number(100 * bytes / peaks.memory_gbytes / row.self, 0, "%"));
+                        number(100 * memory / row.self, 0, "%"),
+                        row.bound().empty() ? "-" : row.bound(),
+                        number(100 * row.share_of_bound(), 0, "%"));
   }
-  return text + fmt::format("{:{}} {:>8} {:>11.3f} {:>11.3f}\n",
-                            fmt::format("{} steps", trace.steps.size()), width, "", 1e-6 * all,
-                            1e-6 * self);
+  text +=
+      fmt::format("{:{}} {:>8} {:>11.3f} {:>11.3f}\n", fmt::format("{} steps", trace.steps.size()),
+                  width, "", 1e-6 * all, 1e-6 * self);
+  return peaks.threads > 0 ? text + "\nPeaks on " + peaks.describe() + "\n" : text;
 }
 
 }  // namespace quern::detail

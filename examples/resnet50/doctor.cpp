@@ -165,9 +165,7 @@ void diagnose(const Options& options) {
   tell_cpu();
   tell_machine(machine);
   tell_software(options.root);
-  const ProfilerPeaks peaks = machine_peaks();
-  fact("peaks", fmt::format("{:.0f} GFLOP/s in f32, {:.0f} in bf16; memory {:.1f} GB/s",
-                            peaks.f32_gflops, peaks.bf16_gflops, peaks.memory_gbytes));
+  fact("peaks", machine_peaks(options.measure).describe());
   const auto findings = examine(machine);
   print(findings.empty() ? "\nNothing to improve was found.\n" : "\n");
   for (const auto& [what, cost, type] : findings)

@@ -343,6 +343,8 @@ Options parse_options(int argc, char** argv) {
   CLI::App* doctor = app.add_subcommand(
       "doctor", "Tell what of this machine is used, what holds it back, and what to type");
   doctor->add_option("--threads", options.threads, "Threads [one a core]")->check(integer(1, 1024));
+  doctor->add_flag("--measure", options.measure,
+                   "Measure peaks again, and keep the faster of these and those that are known");
   doctor->add_option("--root", options.root, "Read DIR/proc and DIR/sys instead of the system's")
       ->type_name("DIR");
   const char* folder = "Folder of pictures, DIR/train/CLASS/*.jpeg and DIR/val/CLASS/*.jpeg";

@@ -59,6 +59,7 @@ struct Options {
   std::string profile_by = "op";  // rows of the table
   int64_t profile_steps = 10;
   std::string root;                      // doctor's: where /proc and /sys are
+  bool measure = false;                  // doctor's: peaks that are known, too
   std::optional<double> price_per_hour;  // dollars, more than 0
 
   int64_t total_steps() const { return steps * epochs; }

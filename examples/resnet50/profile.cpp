@@ -12,9 +12,11 @@ using namespace quern;
 Profile::Profile(const Options& options, int64_t steps) : options_(options) {
   constexpr int64_t kWarmUp = 2;
   if (options.profile.empty()) return;
-  profiler_.emplace(options.profile, ProfilerSchedule{.warmup = steps > kWarmUp ? kWarmUp : 0,
-                                                      .active = options.profile_steps,
-                                                      .repeat = 1});
+  profiler_.emplace(
+      options.profile,
+      ProfilerSchedule{
+          .warmup = steps > kWarmUp ? kWarmUp : 0, .active = options.profile_steps, .repeat = 1},
+      [] { return machine_peaks(); });
 }
 
 void Profile::end_step() {
@@ -24,12 +26,8 @@ void Profile::end_step() {
 void Profile::finish() {
   if (!profiler_) return;
   profiler_->stop();
-  const ProfilerPeaks peaks = machine_peaks();
-  print(
-      fmt::format("\n{}\nPeaks: {:.0f} GFLOP/s in f32, {:.0f} in bf16; memory {:.1f} GB/s\n"
-                  "Trace in {}: opens in https://ui.perfetto.dev\n",
-                  profiler_->table(profile_by(options_.profile_by), peaks), peaks.f32_gflops,
-                  peaks.bf16_gflops, peaks.memory_gbytes, options_.profile));
+  print(fmt::format("\n{}Trace in {}: opens in https://ui.perfetto.dev\n",
+                    profiler_->table(profile_by(options_.profile_by)), options_.profile));
 }
 
 }  // namespace resnet50

@@ -9,6 +9,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "program.h"
@@ -74,6 +75,46 @@ void check_trace(const Json& trace, size_t steps) {
   CHECK(open.size() == 2);  // threads
 }
 
+/// What a program of its own makes of the trace's events and peaks, by the formulas that are told.
+void check_roofline(const Json& trace) {
+  const Json &summary = trace.at("summary"), &peaks = summary.at("peaks");
+  const auto name_in_op_table = [](const Json& event) {
+    return event.at("cat") == "module" ? "(modules)" : event.at("name").get<std::string>();
+  };
+  std::map<std::string, std::map<std::string, double>> least;  // microseconds
+  for (const Json& event : trace.at("traceEvents")) {
+    if (event.at("ph") != "X" || !event.at("args").contains("flop")) continue;
+    const Json& args = event.at("args");
+    const double flop = args.at("flop"), bytes = args.at("bytes");
+    const bool bf16 = has(args.value("kernel", ""), "bf16");
+    const double arithmetic =
+        1e-3 * flop / peaks.at(bf16 ? "bf16_gflops" : "f32_gflops").get<double>();
+    const Json* level = nullptr;
+    for (const Json& each : peaks.at("memory"))
+      if (level == nullptr && bytes <= each.at("bytes").get<double>()) level = &each;
+    const double moving = 1e-3 * bytes / level->at("gbytes_per_second").get<double>();
+    const std::string by = arithmetic >= moving ? "arithmetic" : level->at("level");
+    least[name_in_op_table(event)][by] += std::max(arithmetic, moving);
+  }
+  CHECK(least.contains("conv2d_fwd"));
+  for (const Json& row : summary.at("op")) {
+    const std::string name = row.at("name");
+    CAPTURE(name);
+    const auto& bounds = least[name];
+    double sum = 0, longest = 0;
+    for (const auto& [by, time] : bounds) sum += time, longest = std::max(longest, time);
+    CHECK(row.at("least_us").get<double>() == doctest::Approx(sum));
+    if (sum == 0) {
+      CHECK(row.at("bound").is_null());
+      CHECK(row.at("share_of_bound").is_null());
+    } else {
+      CHECK(bounds.at(row.at("bound")) == doctest::Approx(longest));
+      CHECK(row.at("share_of_bound").get<double>() ==
+            doctest::Approx(sum / row.at("self_us").get<double>()));
+    }
+  }
+}
+
 }  // namespace
 
 TEST_CASE("resnet50 --profile: spans nest inside of steps, rows add up to them and are printed") {
@@ -100,9 +141,47 @@ TEST_CASE("resnet50 --profile: spans nest inside of steps, rows add up to them a
       const double steps = summary.at("step_us");
       CHECK(self == doctest::Approx(steps));
       CHECK(unseen < 0.05 * steps);
-      CHECK(has(result.out, "Peaks: "));
-      CHECK(std::filesystem::exists(folder / "cache/quern/peaks.json"));
+      CHECK(has(result.out, "Peaks on "));
+      check_roofline(trace);
     }
+}
+
+TEST_CASE("resnet50 --profile: peaks are kept while machine and program are the same") {
+  const TemporaryFolder folder;
+  const auto peaks = [&](int threads) {
+    const Run result = resnet50(folder, fmt::format("infer {} --steps 1 --threads {} --profile {}",
+                                                    kTiny, threads, folder / "trace.json"));
+    REQUIRE(result.status == 0);
+    return Json::parse(folder.read("cache/quern/peaks.json"));
+  };
+  const auto write = [&](const Json& json) {
+    quern::testing::write_file(folder / "cache/quern/peaks.json", json.dump());
+  };
+  Json kept = peaks(1);
+  REQUIRE(kept.at("peaks").size() == 1);
+  CHECK(kept.at("peaks")[0].at("threads") == 1);
+  kept.at("peaks")[0]["arithmetic"][0]["gflops"] = 1e6;
+  write(kept);
+  CHECK(peaks(1) == kept);
+  for (const char* condition : {"cpu", "cores", "build"}) {
+    Json other = kept;
+    other["of"][condition] = "another";
+    write(other);
+    const Json measured = peaks(1);
+    CHECK(measured.at("of") == kept.at("of"));
+    REQUIRE(measured.at("peaks").size() == 1);
+    CHECK(measured.at("peaks")[0].at("arithmetic")[0].at("gflops") < 1e6);
+  }
+  quern::testing::write_file(folder / "cache/quern/peaks.json", "{\"of\": torn");
+  CHECK(peaks(1).at("of") == kept.at("of"));
+  REQUIRE(resnet50(folder, "doctor --measure --threads 1").status == 0);
+  Json twice = peaks(1);
+  REQUIRE(twice.at("peaks").size() == 1);
+  twice.at("peaks")[0]["arithmetic"][0]["gflops"] = 1e6;
+  write(twice);
+  REQUIRE(resnet50(folder, "doctor --measure --threads 1").status == 0);
+  CHECK(peaks(1).at("peaks")[0].at("arithmetic")[0].at("gflops") == 1e6);  // the faster counts
+  if (std::thread::hardware_concurrency() > 1) CHECK(peaks(2).at("peaks").size() == 2);
 }
 
 TEST_CASE("resnet50 --profile: a file that cannot be written is an error before the run") {

@@ -88,6 +88,97 @@ TEST_CASE("profiler: an op inside of itself counts once") {
   CHECK(row(rows, "copy_").self == 10);
 }
 
+TEST_CASE("profiler: a thread that waits takes no part of a moment") {
+  Trace trace;
+  trace.steps = {{0, 0, 100, 0}};
+  trace.events = {event("waits", 0, 0, 100), event("wait", 0, 20, 90, SpanKind::wait),
+                  event("works", 1, 10, 80)};
+  const auto rows = profile_rows(trace, ProfileBy::op);
+  CHECK(row(rows, "waits").self == 10 + 5 + 10);  // 10 to 20 are shared
+  CHECK(row(rows, "works").self == 5 + 60);
+  CHECK(row(rows, "(waiting)").self == 10);  // 80 to 90: nobody works
+  CHECK(row(rows, "(waiting)").calls == 1);
+  CHECK(row(rows, "(waiting)").total == 70);
+  CHECK(sum_of_selves(rows) == 100);
+}
+
+TEST_CASE("profiler: parts are the op's, and rows of their own by kernel") {
+  Trace trace;
+  trace.steps = {{0, 0, 100, 0}};
+  Event op = event("conv2d_fwd", 0, 0, 100), share = op, part = op;
+  share.kind = SpanKind::kernel, share.begin = 10, share.end = 90, share.name = "tile";
+  part.kind = SpanKind::part, part.begin = 20, part.end = 50, part.name = "pack";
+  trace.events = {part, share, op};
+  for (Event& each : trace.events) each.kernel = "tile", each.problem = "2x3";
+  trace.events[2].flop = 8;
+  CHECK(row(profile_rows(trace, ProfileBy::op), "conv2d_fwd").self == 100);
+  CHECK(row(profile_rows(trace, ProfileBy::op), "conv2d_fwd").calls == 1);
+  CHECK(row(profile_rows(trace, ProfileBy::shape), "conv2d_fwd 2x3").self == 100);
+  const auto kernels = profile_rows(trace, ProfileBy::kernel);
+  CHECK(row(kernels, "tile").self == 70);
+  CHECK(row(kernels, "tile").flop == 8);
+  CHECK(row(kernels, "pack").self == 30);
+  CHECK(row(kernels, "pack").total == 30);
+  CHECK(row(kernels, "pack").calls == 1);
+}
+
+TEST_CASE("profiler: what bounds a row is what its calls take longest for") {
+  const ProfilerPeaks peaks{
+      .threads = 2,
+      .arithmetic = {{"avx512", false, 100}, {"avx2", false, 50}, {"amx", true, 200}},
+      .memory = {{"L2", 1000, 40}, {"memory", 1'000'000, 10}}};
+  const auto check_bound = [&](int64_t flop, bool bf16, int64_t bytes, std::string_view by,
+                               double nanoseconds) {
+    const ProfilerPeaks::Bound bound = peaks.bound(flop, bf16, bytes);
+    CHECK(bound.by == by);
+    CHECK(1e9 * bound.seconds == doctest::Approx(nanoseconds));
+  };
+  check_bound(5000, false, 0, "arithmetic", 50);
+  check_bound(5000, true, 400, "arithmetic", 25);
+  check_bound(5002, true, 1000, "arithmetic", 25.01);
+  check_bound(4000, true, 1000, "L2", 25);
+  check_bound(4000, true, 1001, "memory", 100.1);
+  check_bound(0, false, 2'000'000, "memory", 200'000);
+  check_bound(0, false, 0, "", 0);
+  CHECK(ProfilerPeaks{}.bound(5000, false, 1000).by.empty());
+
+  Trace trace;
+  trace.steps = {{0, 0, 400, 0}};
+  trace.events = {event("a", 0, 0, 100), event("a", 0, 100, 200), event("a", 0, 200, 300),
+                  event("b", 0, 300, 400)};
+  trace.events[0].flop = 5000;                               // 50 of arithmetic
+  trace.events[1].flop = 5000, trace.events[1].bytes = 800;  // the same
+  trace.events[2].flop = 500, trace.events[2].bytes = 1600;  // 160 of memory
+  const auto rows = profile_rows(trace, ProfileBy::op, peaks);
+  CHECK(row(rows, "a").bound() == "memory");
+  CHECK(row(rows, "a").least_time() == doctest::Approx(260));
+  CHECK(row(rows, "a").share_of_bound() == doctest::Approx(260.0 / 300));
+  CHECK(row(rows, "b").bound().empty());
+  const std::string table = profile_table(trace, ProfileBy::op, peaks);
+  CHECK(contains(table, "memory   87%"));
+  CHECK(contains(table, "Peaks on 2 threads: 100 GFLOP/s in f32, 200 in bf16; L2 40.0, memory"));
+  CHECK_FALSE(contains(profile_table(trace, ProfileBy::op, {}), "Peaks"));
+}
+
+TEST_CASE("profiler: peaks are the same from JSON, and nothing else is taken for some") {
+  const ProfilerPeaks peaks{.threads = 3,
+                            .arithmetic = {{"avx2", false, 100.5}, {"amx", true, 2000}},
+                            .memory = {{"L1", 1 << 16, 400}, {"memory", INT64_MAX, 20.25}}};
+  const std::string text = peaks.json();
+  const auto read = ProfilerPeaks::parse(text);
+  REQUIRE(read.has_value());
+  CHECK(read->json() == text);
+  CHECK(read->describe() ==
+        "3 threads: 100 GFLOP/s in f32, 2000 in bf16; L1 400.0, memory 20.2 GB/s");
+  for (const std::string broken :
+       {"", "null", "{}", "[1]", R"({"threads":2,"arithmetic":[],"memory":[]})",
+        R"({"threads":2,"arithmetic":[{"isa":"a","dtype":"f32","gflops":"fast"}],"memory":[]})",
+        R"({"threads":2,"arithmetic":[{"isa":"a","dtype":"f32","gflops":1}],"memory":[]})"})
+    CHECK_FALSE(ProfilerPeaks::parse(broken).has_value());
+  for (size_t cut = 0; cut < text.size(); ++cut)
+    CHECK_FALSE(ProfilerPeaks::parse(text.substr(0, cut)).has_value());
+}
+
 TEST_CASE("profiler: rows by module, shape and kernel") {
   Trace trace;
   trace.steps = {{0, 0, 10, 0}};
