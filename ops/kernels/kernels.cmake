@@ -34,7 +34,7 @@ set(QUERN_FAMILIES
   "conv/depthwise depthwise   DepthwiseKernel:depthwise     avx512_bf16 avx512 avx2 neon_bf16 portable reference"
   "conv/winograd winograd     WinogradKernel:winograd       avx512 avx2 portable reference"
   "elementwise   elementwise  UnaryKernel:unary BinaryKernel:binary ComparisonKernel:comparison ChoiceKernel:choice
-                 avx512 avx2 portable reference"
+                 avx512_bf16 avx512 avx2 neon_bf16 portable reference"
   "image         resample     ResampleKernel:resample       avx512 avx2 portable reference"
   "norm          batch_norm   BatchNormKernel:batch_norm    avx512 avx2 portable reference"
   "norm          join         JoinKernel:join               avx512_bf16 avx512 avx2 portable reference"

@@ -113,11 +113,19 @@ struct Formula {
 
 template <class T, auto f>
 void unary(int64_t n, const void* x_, void* y_, double p_, double q_) {
-  const T* x = static_cast<const T*>(x_);
-  T* y = static_cast<T*>(y_);
-  const Vec<float> p(static_cast<float>(p_)), q(static_cast<float>(q_));
-  each_vector<T>(
-      n, [=](int64_t i, int, auto lanes) { lanes.store(y + i, f(lanes.load(x + i), p, q)); });
+  if constexpr (std::is_same_v<T, bfloat16> && (f == Formula::neg || f == Formula::abs)) {
+    // The sign bit: nothing to be widened and rounded.
+    const auto* x = static_cast<const uint16_t*>(x_);
+    auto* y = static_cast<uint16_t*>(y_);
+    for (int64_t i = 0; i < n; ++i)
+      y[i] = static_cast<uint16_t>(f == Formula::neg ? x[i] ^ 0x8000 : x[i] & 0x7fff);
+  } else {
+    const T* x = static_cast<const T*>(x_);
+    T* y = static_cast<T*>(y_);
+    const Vec<float> p(static_cast<float>(p_)), q(static_cast<float>(q_));
+    each_vector<T>(
+        n, [=](int64_t i, int, auto lanes) { lanes.store(y + i, f(lanes.load(x + i), p, q)); });
+  }
 }
 
 template <class T, auto f>
