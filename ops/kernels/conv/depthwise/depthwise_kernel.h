@@ -3,7 +3,8 @@
 //     y[pixel][c] = Σ over taps of x[pixel under the tap][c] · weight[tap][c],
 //
 // so that vectors lie along channels, and nothing is summed over them; or in which it meets the
-// few of its group (grouped_simd.h), [tap][channel of the group][c] then. A call makes one row of
+// few of its group (grouped_simd.h), [tap][channel of the group][c] then, or [tap][pair of
+// channels][c] of two bf16 each, in the place of a float. A call makes one row of
 // outputs of some channels. Channels are innermost, in the tensor itself or in a copy
 // (depthwise.h). What the kernels see of a convolution is what axis.h makes of it: forward and
 // dgrad are the same sum, and taps and what they read are evenly spaced.
@@ -71,11 +72,6 @@ inline constexpr bool takes_plane_rows(int64_t rows) {
   return rows == 1 || rows == 2 || rows == 3 || rows == 5 || rows == 7;
 }
 
-/// Groups of more than one channel that the kernels take. (Those of 16 fill a vector of products.)
-inline constexpr bool takes_group(int64_t channels) {
-  return channels == 2 || channels == 4 || channels == 8;
-}
-
 struct DepthwiseKernel {
   const char* name;  // depthwise_<dtype>_<isa>
   Isa isa;
@@ -91,6 +87,16 @@ struct DepthwiseKernel {
                       void* out);
   /// gradient[tap][channel] += Σ over outputs of source · dy.
   void (*add_gradient)(const DepthwiseWindow&, const void* dy, int64_t dy_pixel, float* gradient);
+  /// Are groups multiplied by pairs of channels?
+  bool pairs = false;
+
+  /// Weights of a group of channels for one output and tap.
+  int64_t steps(int64_t group) const { return pairs && group > 1 ? group / 2 : group; }
+  /// Groups of more than one channel that sum(), store() take. (Of 16, single products would be
+  /// too many.)
+  bool takes_group(int64_t channels) const {
+    return channels == 2 || channels == 4 || channels == 8 || (channels == 16 && pairs);
+  }
 };
 
 }  // namespace quern::kernels

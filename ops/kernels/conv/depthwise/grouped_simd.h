@@ -1,8 +1,10 @@
-// The depthwise loops for groups of 2, 4 or 8 channels. A lane is an output channel: channel i of its
-// group comes to it from its neighbours by a shuffle of the pixel's vector, or, where a group is
-// longer than a vector, as one value for all lanes.
+// The depthwise loops for groups of 2, 4, 8 or 16 channels. A lane is an output channel: channel i of
+// its group comes to it from its neighbours by a shuffle of the pixel's vector, or, where a group is
+// as long as a vector or longer, as one value for all lanes.
 //
 //     x of a pixel     a b c d | e f g h        spread<1>     b b b b | f f f f
+//
+// Where there are products of two bf16 at a time, it comes with its neighbour.
 #pragma once
 #include "quern/ops/kernels/activation_simd.h"
 #include "quern/ops/kernels/conv/depthwise/depthwise_kernel.h"
@@ -11,9 +13,92 @@
 namespace quern::kernels {
 namespace {
 
+/// A pixel's channels from c on, of which a lane meets one of its group at a step.
+template <class T, int group>
+struct Singles {
+  using V = Vec<T>;
+  using Weight = V;
+  static constexpr int lanes = static_cast<int>(kLanes<T>), steps = group;
+
+  V all;
+  const T* first;  // of c's group, where that is longer than a vector
+
+  static Weight weight(const float* p) { return load(p); }
+  __attribute__((always_inline)) void load_from(const T* pixel, int64_t c) {
+    if constexpr (group <= lanes) all = load(pixel + c);
+    else first = pixel + c / group * group;
+  }
+  /// sum + channel i of the group · weight
+  template <int i>
+  __attribute__((always_inline)) V add_to(V sum, Weight weight) const {
+    return fused(spread<i>(), weight, sum);
+  }
+  template <int i>
+  __attribute__((always_inline)) V spread() const {
+    if constexpr (group <= lanes) return shuffle<i>(std::make_integer_sequence<int, lanes>{});
+    else return V(static_cast<float>(first[i]));
+  }
+  template <int i, int... lane>
+  __attribute__((always_inline)) V shuffle(std::integer_sequence<int, lane...>) const {
+    return (typename V::register_type)__builtin_shufflevector(all.data, all.data,
+                                                              (lane / group * group + i)...);
+  }
+};
+
+#ifdef __AVX512BF16__
+/// The same of bf16, of which it meets two.
+template <int group>
+struct Pairs {
+  using V = Vec<bfloat16>;
+  using Weight = __m512bh;
+  static constexpr int steps = group / 2;
+
+  Words all;  // in each four lanes the pairs of their groups
+  const bfloat16* first;
+
+  static Weight weight(const float* p) { return (Weight)_mm512_loadu_ps(p); }
+  __attribute__((always_inline)) void load_from(const bfloat16* pixel, int64_t c) {
+    if constexpr (group < 16) {
+      Native<int64_t, 4>::type v;
+      __builtin_memcpy(&v, pixel + c, sizeof(v));
+      if constexpr (group == 8) all = (Words)__builtin_shufflevector(v, v, 0, 1, 0, 1, 2, 3, 2, 3);
+      else all = (Words)__builtin_shufflevector(v, v, 0, 0, 1, 1, 2, 2, 3, 3);
+    } else {
+      first = pixel + c;
+    }
+  }
+  template <int i>
+  __attribute__((always_inline)) V add_to(V sum, Weight weight) const {
+    return _mm512_dpbf16_ps(sum.data, (__m512bh)pair<i>(), weight);
+  }
+  template <int i>
+  __attribute__((always_inline)) Words pair() const {
+    if constexpr (group == 16) {
+      int32_t one;
+      __builtin_memcpy(&one, first + 2 * i, sizeof(one));
+      return (Words)_mm512_set1_epi32(one);
+    } else {
+      return shuffle<i>(std::make_integer_sequence<int, 16>{});
+    }
+  }
+  template <int i, int... lane>
+  __attribute__((always_inline)) Words shuffle(std::integer_sequence<int, lane...>) const {
+    return __builtin_shufflevector(all, all, (lane / 4 * 4 + (group == 2 ? lane % 4 / 2 : i))...);
+  }
+};
+template <class T>
+inline constexpr bool kMultipliesPairs = std::is_same_v<T, bfloat16>;
+#else
+template <int group>
+struct Pairs;
+template <class T>
+inline constexpr bool kMultipliesPairs = false;
+#endif
+
 template <class T, int group>
 struct GroupedLoops {
   using V = Vec<T>;
+  using Pixel = std::conditional_t<kMultipliesPairs<T>, Pairs<group>, Singles<T, group>>;
   static constexpr int lanes = static_cast<int>(kLanes<T>);
   /// Outputs whose sums and pixels are in registers: a row of 56, 28 or 14 is so many whole blocks.
 #if defined(__AVX512F__) || defined(__aarch64__)
@@ -26,31 +111,13 @@ struct GroupedLoops {
 
   static int64_t at_most(int64_t a, int64_t b) { return a < b ? a : b; }
 
-  /// A pixel's channels from c on, as spread() takes them.
-  struct Pixel {
-    V all;
-    const T* first;  // of c's group, where that is longer than a vector
-
-    __attribute__((always_inline)) void load_from(const T* pixel, int64_t c) {
-      if constexpr (group <= lanes) all = load(pixel + c);
-      else first = pixel + c / group * group;
+  /// f(0) ... f(n-1), as constants, all in one function: else sums would be in memory.
+  template <int n, class F>
+  __attribute__((always_inline)) static void each(F f) {
+    [&]<int... i>(std::integer_sequence<int, i...>) __attribute__((always_inline)) {
+      (f(std::integral_constant<int, i>{}), ...);
     }
-    template <int i>
-    __attribute__((always_inline)) V spread() const {
-      if constexpr (group <= lanes) return shuffle<i>(std::make_integer_sequence<int, lanes>{});
-      else return V(static_cast<float>(first[i]));
-    }
-    template <int i, int... lane>
-    __attribute__((always_inline)) V shuffle(std::integer_sequence<int, lane...>) const {
-      return (typename V::register_type)__builtin_shufflevector(all.data, all.data,
-                                                                (lane / group * group + i)...);
-    }
-  };
-
-  template <class F>
-  __attribute__((always_inline)) static void each_channel(F f) {
-    [&]<int... i>(std::integer_sequence<int, i...>) { (f(std::integral_constant<int, i>{}), ...); }
-    (std::make_integer_sequence<int, group>{});
+    (std::make_integer_sequence<int, n>{});
   }
 
   /// Outputs [begin, end) of `count` that read no padding, the first of them pixel `first`.
@@ -81,35 +148,51 @@ struct GroupedLoops {
     }
   }
 
+  /// Outputs [begin, end) of a block, which read pixels so far apart.
+  template <int begin, int end, int kBlock>
+  __attribute__((always_inline)) static void add_tap(V (&sums)[kBlock], const T* pixel,
+                                                     int64_t apart, const float* tap,
+                                                     int64_t weight_channel, int64_t c) {
+    Pixel x[kBlock];
+    each<end - begin>([&](int o) __attribute__((always_inline)) {
+      x[begin + o].load_from(pixel + (begin + o) * apart, c);
+    });
+    each<Pixel::steps>([&](auto i) __attribute__((always_inline)) {
+      const auto b = Pixel::weight(tap + i * weight_channel);
+      each<end - begin>([&](int o) __attribute__((always_inline)) {
+        sums[begin + o] = x[begin + o].template add_to<i>(sums[begin + o], b);
+      });
+    });
+  }
+
   /// put(output, sum) for up to kBlock outputs.
   template <int kBlock, class Put>
   __attribute__((always_inline)) static void sum_block(const DepthwiseWindow& w,
                                                        const float* weight, int64_t output,
                                                        int64_t count, int64_t c, Put put) {
     V sums[kBlock];
-    unroll<kBlock>([&](int o) { sums[o] = V(0); });
+    each<kBlock>([&](int o) __attribute__((always_inline)) { sums[o] = V(0); });
     for (int64_t r = 0; r < w.rows; ++r)
       for (int64_t t = 0; t < w.taps; ++t) {
         const int64_t first = output * w.stride + w.offset + t * w.offset_step;
         const float* tap = weight + r * w.weight_row + t * w.weight_tap;
         const T* pixel = static_cast<const T*>(w.source) + r * w.source_row + first * w.pixel;
         const Live live(w, first, count);
+        const int64_t apart = w.stride * w.pixel;
         if (live.begin == 0 && live.end == kBlock) {
-          Pixel x[kBlock];
-          unroll<kBlock>([&](int o) { x[o].load_from(pixel + o * w.stride * w.pixel, c); });
-          each_channel([&](auto i) {
-            const V b = load(tap + i * w.weight_channel);
-            unroll<kBlock>([&](int o) { sums[o] = fused(x[o].template spread<i>(), b, sums[o]); });
-          });
-        } else {  // some read padding
+          add_tap<0, kBlock>(sums, pixel, apart, tap, w.weight_channel, c);
+        } else if (live.begin == 1 && live.end == kBlock) {
+          add_tap<1, kBlock>(sums, pixel, apart, tap, w.weight_channel, c);
+        } else if (live.begin == 0 && live.end == kBlock - 1) {
+          add_tap<0, kBlock - 1>(sums, pixel, apart, tap, w.weight_channel, c);
+        } else {  // more of them read padding
 #pragma GCC unroll 14
           for (int o = 0; o < kBlock; ++o) {
             if (o < live.begin || o >= live.end) continue;
             Pixel x;
             x.load_from(pixel + o * w.stride * w.pixel, c);
-            each_channel([&](auto i) {
-              const V b = load(tap + i * w.weight_channel);
-              sums[o] = fused(x.template spread<i>(), b, sums[o]);
+            each<Pixel::steps>([&](auto i) __attribute__((always_inline)) {
+              sums[o] = x.template add_to<i>(sums[o], Pixel::weight(tap + i * w.weight_channel));
             });
           }
         }
@@ -133,10 +216,12 @@ struct GroupedLoops {
           unroll<kGradients>([&](int k) { unroll<group>([&](int i) { sums[k][i] = V(0); }); });
           const auto add_products = [&](int64_t output, V(&to)[group])
               __attribute__((always_inline)) {
-            Pixel x;
+            Singles<T, group> x;
             x.load_from(row + output * w.stride * w.pixel, c);
             const V d = load(dy + output * dy_pixel + c);
-            each_channel([&](auto i) { to[i] = fused(x.template spread<i>(), d, to[i]); });
+            each<group>([&](auto i) __attribute__((always_inline)) {
+              to[i] = x.template add_to<i>(to[i], d);
+            });
           };
           const Live live(w, first, w.outputs);
           int64_t output = live.begin;
@@ -162,13 +247,15 @@ struct GroupedLoops {
   }
 };
 
-/// f(the loops of groups of so many channels).
-template <class T, class F>
+/// f(the loops of groups of so many channels, `most` at most).
+template <class T, int most = 16, class F>
 void of_group(int64_t group, F f) {
   switch (group) {
     case 2: return f(GroupedLoops<T, 2>{});
     case 4: return f(GroupedLoops<T, 4>{});
     case 8: return f(GroupedLoops<T, 8>{});
+    case 16:
+      if constexpr (kMultipliesPairs<T> && most == 16) return f(GroupedLoops<T, 16>{});
   }
 }
 

@@ -191,7 +191,7 @@ template <class To>
 void DepthwiseEngine<T>::sum_row(int64_t row, const Source::View& view, Extent channels, To* to,
                                  int64_t pixel) const {
   const Rows read = rows_read(row);
-  const int64_t taps_apart = group_ * padded_channels(p_.oc);
+  const int64_t taps_apart = kernel_.steps(group_) * padded_channels(p_.oc);
   const DepthwiseActivation after =
       plain_ ? activation(epilogue_, channels.begin) : DepthwiseActivation{};
   for (const Phase& phase : x_phases_) {
