@@ -29,6 +29,13 @@ void each_small_convolution(F f) {
 
 /// The live taps of every output, in the order of offsets and where scratch has them.
 std::vector<Reads> reads(const Axis& axis) {
+  for (int64_t plane = 0; plane < axis.planes; ++plane) {
+    const auto [begin, end] = axis.inside(plane, 1, 4);
+    for (int64_t p = 0; p < 4; ++p) {
+      const int64_t source = axis.source_at(plane, 1, p);
+      REQUIRE((p >= begin && p < end) == (source >= 0 && source < axis.source));
+    }
+  }
   std::vector<Reads> all(static_cast<size_t>(axis.output));
   for (int64_t p = 0; p < axis.phases(); ++p) {
     const Phase phase = axis.phase(p);
@@ -67,6 +74,7 @@ TEST_CASE("an axis of forward reads what the definition says") {
       }
     const Axis axis = forward_axis(input, output, kernel, stride, pad, dilation);
     REQUIRE(reads(axis) == expected);
+    REQUIRE(reads(with_plane_a_tap(axis)) == expected);
     REQUIRE(axis.reads_no_padding() == !padding);
     if (dilation == 1)
       REQUIRE(reads(plain_forward_axis(input, output, kernel, stride, pad)) == expected);
@@ -82,6 +90,8 @@ TEST_CASE("an axis of dgrad reads what the definition says") {
         const int64_t to = o * stride - pad + r * dilation;
         if (to >= 0 && to < input) expected[static_cast<size_t>(to)].insert({r, o});
       }
-    REQUIRE(reads(dgrad_axis(input, output, kernel, stride, pad, dilation)) == expected);
+    const Axis axis = dgrad_axis(input, output, kernel, stride, pad, dilation);
+    REQUIRE(reads(axis) == expected);
+    if (axis.phases() == 1) REQUIRE(reads(with_plane_a_tap(axis)) == expected);
   });
 }

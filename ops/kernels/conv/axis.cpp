@@ -55,7 +55,7 @@ Tap Axis::tap(const Phase& phase, int64_t i) const {
   return {.kernel = phase.kernel + i * phase.kernel_step,
           .offset = offset,
           .plane = i % planes,
-          .shift = floor_div(offset, step) - lead};
+          .shift = plane_a_tap ? 0 : floor_div(offset, step) - lead};
 }
 
 int64_t Axis::most_taps() const {
@@ -65,14 +65,15 @@ int64_t Axis::most_taps() const {
 }
 
 int64_t Axis::remainder(int64_t plane) const {
+  if (plane_a_tap) return phase(0).offset + plane * phase(0).offset_step;
   const int64_t offset = plane * dilation - pad;
   return offset - floor_div(offset, step) * step;
 }
 
 Axis::Range Axis::inside(int64_t plane, int64_t first, int64_t extent) const {
   const int64_t zero = first * stretch + lead;  // position p is source (zero + p)·step + remainder
-  const int64_t end = ceil_div(source - remainder(plane), step) - zero;
-  const int64_t begin = std::clamp<int64_t>(-zero, 0, extent);
+  const int64_t end = -floor_div(remainder(plane) - source, step) - zero;
+  const int64_t begin = std::clamp<int64_t>(-floor_div(remainder(plane), step) - zero, 0, extent);
   return {begin, std::clamp(end, begin, extent)};
 }
 
@@ -91,6 +92,13 @@ bool Axis::reads_no_padding(int64_t gap) const {
     if (p.offset < -gap || (p.count - 1) * stride() + p.last_offset() >= source + gap) return false;
   }
   return true;
+}
+
+Axis with_plane_a_tap(Axis axis) {
+  axis.plane_a_tap = true;
+  axis.planes = axis.phase(0).taps;
+  axis.lead = axis.reach = 0;
+  return axis;
 }
 
 Axis forward_axis(int64_t input, int64_t output, int64_t kernel, int64_t stride, int64_t pad,

@@ -15,7 +15,8 @@
 //     plane 1   . a c e             tap 1: shift 1
 //
 // Planes that no tap reads are left out. Output i reads tap t at position i·stretch + t.shift of
-// t.plane.
+// t.plane. Where taps are so far apart that few outputs would read little of a plane, each tap may
+// have a plane of its own.
 // Taps of a phase are evenly spaced, so nothing of this is a table: an axis is a few numbers.
 #pragma once
 #include <algorithm>
@@ -45,7 +46,8 @@ struct Axis {
   int64_t step;                 // source pixels between neighbours of a plane
   int64_t stretch;              // plane pixels between neighbouring outputs; stride = step·stretch
   int64_t kernel, pad, dilation;
-  bool backward;  // is it of dgrad?
+  bool backward;             // is it of dgrad?
+  bool plane_a_tap = false;  // of its only phase
   int64_t planes = 0;
   int64_t lead = 0;   // position 0 of a plane is source pixel lead·step + remainder
   int64_t reach = 0;  // largest shift
@@ -65,7 +67,7 @@ struct Axis {
   int64_t source_at(int64_t plane, int64_t first, int64_t position) const {
     return (first * stretch + position + lead) * step + remainder(plane);
   }
-  /// Of a plane's pixels modulo step.
+  /// Of a plane's pixels modulo step; where each tap has a plane, its offset.
   int64_t remainder(int64_t plane) const;
   struct Range {
     int64_t begin, end;
@@ -78,6 +80,9 @@ struct Axis {
   /// Does no output read padding, or none that is more than `gap` pixels away?
   bool reads_no_padding(int64_t gap = 0) const;
 };
+
+/// An axis of one phase with a plane for each tap.
+Axis with_plane_a_tap(Axis axis);
 
 /// y = conv(x): `input` pixels, `output` outputs.
 Axis forward_axis(int64_t input, int64_t output, int64_t kernel, int64_t stride, int64_t pad,

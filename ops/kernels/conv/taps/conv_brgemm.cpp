@@ -124,13 +124,16 @@ Run* pair_rows(const TapPlan& b, Run* begin, Run* end) {
   if (!b.gemm->takes_epilogues || b.out_strides.c != 1 || std::none_of(begin, end, is_short))
     return end;
   std::sort(begin, end, [](const Run& a, const Run& b) {
-    return std::tie(a.rows.begin, a.rows.end, a.a) < std::tie(b.rows.begin, b.rows.end, b.a);
+    const auto key = [](const Run& run) {
+      return std::tie(run.rows.begin, run.rows.end, run.columns.begin, run.columns.end, run.a);
+    };
+    return key(a) < key(b);
   });
   Run* to = begin;
   for (const Run* run = begin; run != end; ++run, ++to) {
     *to = *run;
     if (!is_short(*run) || run + 1 == end || run[1].rows != run->rows ||
-        run[1].length != run->length)
+        run[1].columns != run->columns || run[1].length != run->length)
       continue;
     ++run;
     to->jump_a = run->a - (to->a + to->length * b.a_pixel);
@@ -143,6 +146,20 @@ Run* pair_rows(const TapPlan& b, Run* begin, Run* end) {
 /// Are tiles of the batch-reduce GEMM to go by strips (strips.cpp)?
 bool takes_strips(const ConvChoice& choice) {
   return choice.gemm->run_strip != nullptr && choice.problem.format == MemoryFormat::channels_last;
+}
+
+/// The source rows that a block reads are to be few: where dilated taps skip more rows than scratch
+/// has room for, each has rows of its own.
+TapConv without_skipped_rows(const ConvChoice& choice, TapConv conv) {
+  const Axis& y = conv.y;
+  if (takes_strips(choice) || y.dilation == 1 || y.phases() != 1) return conv;
+  const GemmKernel& gemm = *choice.gemm;
+  const int64_t position =
+      padded_k(gemm, conv.k()) * itemsize(gemm.a) * term_copies(choice.bf16_terms);
+  const int64_t fit = cache::source_block() / (Scratch(conv.y, conv.x, 1).width * position);
+  const int64_t rows = std::clamp<int64_t>((fit - y.reach) / y.stretch, 1, y.output);
+  if (y.planes * y.extent(rows) > y.phase(0).taps * rows) conv.y = with_plane_a_tap(y);
+  return conv;
 }
 
 /// Does each neighbour of a source pixel stand for an output? Then tiles can run on over the end of
@@ -169,8 +186,9 @@ int64_t TapPlan::wanted_gap() const {
 
 TapPlan::TapPlan(const ConvChoice& choice)
     : ConvPlan(choice),
-      conv(pass == ConvPass::dgrad ? dgrad_taps(problem, takes_strips(choice))
-                                   : forward_taps(problem, takes_strips(choice))),
+      conv(without_skipped_rows(choice, pass == ConvPass::dgrad
+                                            ? dgrad_taps(problem, takes_strips(choice))
+                                            : forward_taps(problem, takes_strips(choice)))),
       strips(takes_strips(choice)),
       item(itemsize(gemm->a)),
       terms(term_copies(bf16_terms)),
@@ -179,6 +197,7 @@ TapPlan::TapPlan(const ConvChoice& choice)
       source_strides(conv.format, source_total, conv.y.source, conv.x.source, conv.source_gap),
       out_strides(conv.format, output_total, conv.y.output, conv.x.output, conv.output_gap),
       k(padded_k(*gemm, conv.k())),
+      row_pieces(cut_row()),
       in_place(!problem.maps && reads_in_place(conv.source_gap) &&
                (!strips || neighbours_are_outputs(conv))),
       pitch(in_place       ? source_total
@@ -250,6 +269,27 @@ void TapPlan::cut_for_strips() {
   shared_items = 0;
 }
 
+/// Where taps reach far into the padding, the outputs for which they do are runs of their own,
+/// which leave them out. A tile reads B as well, which takes as long as two more rows of it.
+std::vector<RowPiece> TapPlan::cut_row() const {
+  if (strips || conv.kw_in_k || conv.x.phases() != 1) return {};
+  const Phase phase = conv.x.phase(0);
+  std::vector<RowPiece> pieces;
+  for (int64_t i = 0; i < phase.count; ++i) {
+    const Axis::Range columns = conv.x.live_taps(phase, i);
+    if (pieces.empty() || pieces.back().columns != columns) pieces.push_back({i, 0, columns});
+    ++pieces.back().length;
+  }
+  const auto time = [&](int64_t pixels, int64_t taps) {
+    return (pixels + 2 * ceil_div(pixels, gemm->mr)) * taps;
+  };
+  int64_t cut = 0;
+  for (const RowPiece& piece : pieces)
+    cut += time(piece.length, piece.columns.end - piece.columns.begin);
+  if (10 * cut > 9 * time(phase.count, phase.taps)) pieces.clear();
+  return pieces;
+}
+
 int64_t TapPlan::term_items(const Block& block) const {
   // With kw_in_k a product reads on past the last position.
   return Scratch(conv.y, conv.x, block.rows).image() * block.images * pitch + k;
@@ -292,17 +332,23 @@ std::span<const PhaseWork> TapPlan::work_of(const Block& block, PhaseWork* work,
         const int64_t rows = std::min(block.rows, py.count - block.row);
         for (int64_t i = 0; i < rows; i += joined ? rows : 1) {
           const int64_t oy = py.start + (block.row + i) * y.output_step;
-          const Run run{.a = n * a_image + i * a_row,
-                        .output = (block.image + n) * out_strides.n + oy * out_strides.y +
-                                  px.start * out_strides.x,
-                        .length = joined ? rows : px.count,
-                        .rows = y.live_taps(py, block.row + i)};
-          // Rows that follow each other without a gap, in A and in the output, are one run.
-          Run* last = end == begin ? nullptr : end - 1;
-          if (last && run.rows == last->rows && run.a == last->a + last->length * a_pixel &&
-              run.output == last->output + last->length * output_pixel)
-            last->first = last->length += run.length;
-          else *end++ = run;
+          const RowPiece all{0, px.count, {0, conv.kw_in_k ? 1 : px.taps}};
+          for (const RowPiece& piece :
+               row_pieces.empty() ? std::span(&all, 1) : std::span(row_pieces)) {
+            const Run run{.a = n * a_image + i * a_row + piece.begin * a_pixel,
+                          .output = (block.image + n) * out_strides.n + oy * out_strides.y +
+                                    px.start * out_strides.x + piece.begin * output_pixel,
+                          .length = joined ? rows : piece.length,
+                          .rows = y.live_taps(py, block.row + i),
+                          .columns = piece.columns};
+            // Rows that follow each other without a gap, in A and in the output, are one run.
+            Run* last = end == begin ? nullptr : end - 1;
+            if (last && run.rows == last->rows && run.columns == last->columns &&
+                run.a == last->a + last->length * a_pixel &&
+                run.output == last->output + last->length * output_pixel)
+              last->first = last->length += run.length;
+            else *end++ = run;
+          }
         }
       }
       end = pair_rows(*this, begin, end);

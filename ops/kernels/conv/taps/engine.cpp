@@ -238,8 +238,9 @@ void TapEngine<T, Operand>::run_panel(const Block& block, const PhaseWork& work,
     for (const Run& run : work.runs) {
       GemmTile waiting{};  // rows that are summed, to be completed together
       int64_t waiting_out = 0;
-      const int64_t begin = run.rows.begin * row_taps;
-      const int64_t batch = (run.rows.end - run.rows.begin) * row_taps;
+      const int64_t first_tap = run.columns.begin * products;
+      const int64_t live = (run.columns.end - run.columns.begin) * products;  // of a row of taps
+      const int64_t batch = (run.rows.end - run.rows.begin) * live;
       const bool joined = batch > 0 && (!last || output_.in_registers(panel.n, batch, sums));
       const int64_t step = even_piece(joined ? run.length : run.first, gemm_.mr);
       for (int64_t i = 0, rows; i < run.length; i += rows) {
@@ -264,11 +265,11 @@ void TapEngine<T, Operand>::run_panel(const Block& block, const PhaseWork& work,
         const int64_t k = std::min(plan_.k_block, plan_.k - k0);
         const Prefetch::Lines lines =
             fetched(tiles * batch * k / (2 * gemm_.kr), a + from + rows * plan_.a_pixel);
-        for (int64_t t = 0; t < batch; ++t) {
-          const TapItems& tap = taps[begin + t];
-          tap_a[t] = a + from + tap.a + k0;
-          tap_b[t] = panel.b + tap.b + k0 * gemm_.nr;
-        }
+        for (int64_t row = run.rows.begin, t = 0; row < run.rows.end; ++row)
+          for (const TapItems& tap : std::span(taps + row * row_taps + first_tap, live)) {
+            tap_a[t] = a + from + tap.a + k0;
+            tap_b[t++] = panel.b + tap.b + k0 * gemm_.nr;
+          }
         GemmTile tile{.tiles = tiles,
                       .m = m,
                       .n = panel.n,

@@ -3,6 +3,7 @@
 #pragma once
 #include <algorithm>
 #include <span>
+#include <vector>
 
 #include "quern/ops/kernels/conv/axis.h"
 #include "quern/ops/kernels/conv/blocks.h"
@@ -37,12 +38,18 @@ ConvProblem linearised(const ConvProblem& problem, bool by_pixel = false);
 TapConv forward_taps(const ConvProblem& problem, bool by_pixel = false);
 TapConv dgrad_taps(const ConvProblem& problem, bool by_pixel = false);
 
+/// Outputs of a row that the same columns of taps reach.
+struct RowPiece {
+  int64_t begin, length;
+  Axis::Range columns;
+};
+
 /// Output pixels that tiles run along: equally spaced in A and in the output, and reached by the
-/// same rows of taps.
+/// same taps.
 struct Run {
   int64_t a, output;  // of the first pixel
   int64_t length;
-  Axis::Range rows;  // of taps, padding left out
+  Axis::Range rows, columns;  // of taps, padding left out
   // Of two rows in one run, that of the first; pixels from there on lie so much further.
   int64_t first = length;
   int64_t jump_a = 0, jump_output = 0;
@@ -70,14 +77,15 @@ class TapPlan final : public ConvPlan {
   int64_t terms;                       // copies of an operand
   int64_t source_total, output_total;  // channels of all groups
   ImageStrides source_strides, out_strides;
-  int64_t k;                      // of a product
-  bool in_place;                  // A is the source
-  int64_t pitch;                  // between positions of A
-  int64_t a_pixel, output_pixel;  // between neighbouring outputs of a run
-  int64_t max_taps;               // products that make one tile, at most
-  int64_t k_block;                // of one pass over a product
-  int64_t source_step;            // bytes of A a step of a tile, where all of A is dense; else 0
-  int64_t panels;                 // of a group's output channels
+  int64_t k;                               // of a product
+  const std::vector<RowPiece> row_pieces;  // none: rows are not cut
+  bool in_place;                           // A is the source
+  int64_t pitch;                           // between positions of A
+  int64_t a_pixel, output_pixel;           // between neighbouring outputs of a run
+  int64_t max_taps;                        // products that make one tile, at most
+  int64_t k_block;                         // of one pass over a product
+  int64_t source_step;  // bytes of A a step of a tile, where all of A is dense; else 0
+  int64_t panels;       // of a group's output channels
   BlockGrid grid;
   int64_t parts;         // of the panels; cells are these times the grid's blocks
   int64_t pieces;        // of a cell's rows, which may be computed apart
@@ -98,13 +106,17 @@ class TapPlan final : public ConvPlan {
   int64_t kept_pixels() const;
 
   int64_t phases() const { return conv.y.phases() * conv.x.phases(); }
-  int64_t max_runs() const { return phases() * grid.block_images * grid.block_rows; }
+  int64_t max_runs() const {
+    const auto pieces_a_row = std::max<int64_t>(1, std::ssize(row_pieces));
+    return phases() * grid.block_images * grid.block_rows * pieces_a_row;
+  }
   /// The runs of every phase in a block, written to memory for phases() and max_runs().
   std::span<const PhaseWork> work_of(const Block& block, PhaseWork* work, Run* runs) const;
 
  private:
   void compute(const void* source, const void* packed, void* output, const Epilogue& epilogue,
                const ChannelMap& map) const override;
+  std::vector<RowPiece> cut_row() const;
   /// Can tiles read A where the source lies, if so many pixels of zeros follow each of its rows?
   bool reads_in_place(int64_t gap) const;
   void cut_for_panels();
