@@ -67,6 +67,12 @@ bool writes_directly(const GemmKernel& kernel, const GemmProblem& p) {
   return p.c_dtype == kernel.c && p.bias == nullptr;
 }
 
+/// Whole tiles round their sums to C while these are in registers: all of them, of one block of k.
+bool rounds_in_registers(const GemmKernel& kernel, const GemmProblem& p, const Blocks& blocks) {
+  return kernel.takes_epilogues && p.c_dtype == kernel.a && p.bias == nullptr && !p.accumulate &&
+         blocks.depths == 1;
+}
+
 std::byte* c_at(const GemmProblem& p, int64_t batch, int64_t i, int64_t j) {
   return at(p.c, batch * p.c_batch_stride + i * p.c_row_stride + j, itemsize(p.c_dtype));
 }
@@ -168,6 +174,11 @@ class Cell {
     if (!sums_) {
       tile.c = c_at(p_, batch_, i0_ + i, j0_ + j), tile.ldc = p_.c_row_stride;
       tile.accumulate = tile.accumulate || p_.accumulate;
+      return kernel_.run(tile);
+    }
+    if (tile.n == kernel_.nr && rounds_in_registers(kernel_, p_, blocks_)) {
+      const Epilogue rounded{.out = c_at(p_, batch_, i0_ + i, j0_ + j), .stride = p_.c_row_stride};
+      tile.epilogue = &rounded;
       return kernel_.run(tile);
     }
     tile.c = at(sums_->as<void>(), sums_whole_cell_ ? i * sums_ld_ + j : 0, itemsize(kernel_.c));
