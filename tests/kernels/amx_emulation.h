@@ -99,16 +99,16 @@ class EmulatedTiles {
     for (int i = 0; i < kColumns; ++i) {
       const float product = a * b[i];
       result[i] = product + sums[i];
-      const int exact = is_normal(product) | (a == 0) | (b[i] == 0);
-      others |= !(exact & (is_normal(result[i]) | (result[i] == 0)));
+      const int exact = is_normal(product) | int{a == 0} | int{b[i] == 0};
+      others |= 1 ^ (exact & (is_normal(result[i]) | int{result[i] == 0}));
     }
-    if (!others) std::memcpy(sums, result, sizeof result);
+    if (others == 0) std::memcpy(sums, result, sizeof result);
     else
       for (int i = 0; i < kColumns; ++i) sums[i] = multiply_add(a, b[i], sums[i]);
   }
   /// Not FLT_MIN: a result that comes to it may have been rounded up.
   static int is_normal(float x) {
-    return (std::fabs(x) > FLT_MIN) & (std::fabs(x) <= std::numeric_limits<float>::max());
+    return int{std::fabs(x) > FLT_MIN} & int{std::fabs(x) <= std::numeric_limits<float>::max()};
   }
 
   struct Tile {
@@ -187,19 +187,18 @@ struct PlainFinish {
 };
 
 /// The AMX kernel's source on these tiles, as a record for tests that walk kernels.
-inline constexpr kernels::GemmKernel kEmulatedAmx = [] {
-  using Kernel = kernels::AmxGemm<EmulatedTiles>;
-  return kernels::GemmKernel{.name = "gemm_bf16_bf16_f32_32x32k2_emulated",
-                             .isa = Isa::portable,
-                             .a = DType::bf16,
-                             .mr = Kernel::kMr,
-                             .nr = Kernel::kNr,
-                             .kr = Kernel::kKr,
-                             .k_multiple = Kernel::kKMultiple,
-                             .run = Kernel::run,
-                             .run_strip = kernels::AmxStrip<EmulatedTiles, PlainFinish>::run,
-                             .enter = Kernel::enter,
-                             .leave = Kernel::leave};
-}();
+using EmulatedAmx = kernels::AmxGemm<EmulatedTiles>;
+inline constexpr kernels::GemmKernel kEmulatedAmx{
+    .name = "gemm_bf16_bf16_f32_32x32k2_emulated",
+    .isa = Isa::portable,
+    .a = DType::bf16,
+    .mr = EmulatedAmx::kMr,
+    .nr = EmulatedAmx::kNr,
+    .kr = EmulatedAmx::kKr,
+    .k_multiple = EmulatedAmx::kKMultiple,
+    .run = EmulatedAmx::run,
+    .run_strip = kernels::AmxStrip<EmulatedTiles, PlainFinish>::run,
+    .enter = EmulatedAmx::enter,
+    .leave = EmulatedAmx::leave};
 
 }  // namespace quern::test
