@@ -107,9 +107,6 @@ def roofline(trace, peaks):
                 areas = [12 + 1500 * d[4] / slices for d in its]
                 axes.scatter([d[2] for d in its], [d[3] for d in its], areas, **look)
                 axes.scatter([], [], 36, label=name, **look)  # of the legend
-        for d in sorted(dots, key=lambda d: -d[4])[:4]:
-            axes.annotate(d[1] or d[0], (d[2], d[3]), textcoords="offset points", xytext=(6, 6), fontsize=7.5,
-                          path_effects=style.halo(colours))  # fmt: skip
         axes.set_xscale("log")
         axes.set_yscale("log")
         low, high = axes.get_xlim()
@@ -120,12 +117,30 @@ def roofline(trace, peaks):
         axes.set_ylabel("GFLOP/s")
         axes.grid()
         axes.legend(loc="lower right", title="a dot a layer; its area is its time")
+        longest = sorted(dots, key=lambda d: -d[4])[:4]
+        name_apart(figure, axes, colours, [(d[1] or d[0], (d[2], d[3])) for d in longest])
         return figure
 
     above = "" if known else " No peaks were measured here, so there are no roofs."
     named = "The four that take longest are named. Winograd's layers may lie above the roof: what they spare is counted."
     caption = f"{named}{above} {trace.note}"
     return style.Picture(f"roofline-{slug(trace)}", f"{trace.name}: roofline", caption, draw)
+
+
+def name_apart(figure, axes, colours, named):
+    """Writes names beside their dots, or as far below as it takes not to cover the name of another."""
+    figure.canvas.draw()  # for the places of texts
+    taken = []
+    for name, at in named:
+        for below in range(0, 200, 12):
+            line = {"arrowprops": {"arrowstyle": "-", "lw": 0.5, "color": colours["weak"]}} if below else {}
+            text = axes.annotate(name, at, textcoords="offset points", xytext=(6, 6 - below), fontsize=7.5,
+                                 path_effects=style.halo(colours), **line)  # fmt: skip
+            box = text.get_window_extent(figure.canvas.get_renderer())
+            if not any(box.overlaps(other) for other in taken):
+                break
+            text.remove()
+        taken.append(box)
 
 
 def draw_roofs(axes, colours, arithmetic, memory, bf16, between):
