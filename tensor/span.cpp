@@ -43,7 +43,13 @@ class Buffer {
     key_.assign(text);
     return *texts_.insert(key_).first;
   }
+  /// The same of a text that is often the one of the last event.
+  std::string_view keep(std::string_view text, std::string_view Event::*of) {
+    const std::string_view last = last_event_.*of;
+    return text == last ? last : keep(text);
+  }
   void push(const Event& event) {
+    last_event_ = event;
     int at = last_->count.load(std::memory_order_relaxed);
     if (at == kEvents) {
       Chunk* const next = new Chunk;
@@ -81,6 +87,7 @@ class Buffer {
   const int thread_;
   std::unordered_set<std::string> texts_;
   std::string key_;
+  Event last_event_;
   std::unique_ptr<Chunk> first_ = std::make_unique<Chunk>();
   int taken_ = 0;
   Chunk* last_ = first_.get();
@@ -159,8 +166,9 @@ void Span::close() noexcept {
   innermost_span = parent_;
   if_possible([&] {
     Buffer& own = buffer();
-    own.push({kind_, own.thread(), begin_, end, name_, name_, own.keep(kernel_), own.keep(problem_),
-              own.keep(formats_), module_, flop_, bytes_, memory_in_use()});
+    own.push({kind_, own.thread(), begin_, end, name_, name_, own.keep(kernel_, &Event::kernel),
+              own.keep(problem_, &Event::problem), own.keep(formats_, &Event::formats), module_,
+              flop_, bytes_, memory_in_use()});
   });
 }
 
@@ -173,11 +181,15 @@ void SharedSpan::record(SpanKind kind, int64_t begin, int64_t end,
     Event event{.kind = kind, .thread = own.thread(), .begin = begin, .end = end};
     event.op = "parallel_for";
     if (of_ != nullptr) {
-      event.op = own.keep(of_->name()), event.kernel = own.keep(of_->kernel());
-      event.problem = own.keep(of_->problem()), event.formats = own.keep(of_->formats());
+      event.op = own.keep(of_->name(), &Event::op);
+      event.kernel = own.keep(of_->kernel(), &Event::kernel);
+      event.problem = own.keep(of_->problem(), &Event::problem);
+      event.formats = own.keep(of_->formats(), &Event::formats);
       event.module = of_->module();
     }
-    event.name = !name.empty() ? own.keep(name) : event.kernel.empty() ? event.op : event.kernel;
+    event.name = !name.empty()          ? own.keep(name, &Event::name)
+                 : event.kernel.empty() ? event.op
+                                        : event.kernel;
     own.push(event);
   });
 }

@@ -53,15 +53,19 @@ ConvChoice choose_conv(const ConvProblem& problem, ConvPass pass, const GemmKern
   return {problem, pass, kernel, gemm, bf16_terms};
 }
 
+ConvPlan::ConvPlan(const ConvChoice& choice)
+    : ConvChoice(choice),
+      kernel_text_(name()),
+      problem_text_(problem.to_string()),
+      formats_text_(fmt::format("{}:{}", problem.dtype, problem.format)) {}
+
 void ConvPlan::run(const void* from, const void* with, void* to, const Epilogue& epilogue,
                    const ChannelMap& prologue) const {
   check(problem.maps == (prologue.scale != nullptr) && problem.sums == (epilogue.first != nullptr),
         "conv2d", "plan: expected the prologue and the sums that it was made for");
-  std::string kernel;  // outlives the line, which reports when it goes
   VerboseOp line(verbose_name(pass));
   if (line) {
-    kernel = name();
-    line.set(kernel, problem.to_string(), fmt::format("{}:{}", problem.dtype, problem.format));
+    line.set(kernel_text_, problem_text_, formats_text_);
     line.set_work(problem.flop(), problem.bytes());
   }
   compute(from, with, to, epilogue, prologue);

@@ -88,11 +88,13 @@ class ConvPlan : public ConvChoice {
            const ChannelMap& prologue = {}) const;
 
  protected:
-  explicit ConvPlan(const ConvChoice& choice) : ConvChoice(choice) {}
+  explicit ConvPlan(const ConvChoice& choice);
 
  private:
   virtual void compute(const void* from, const void* with, void* to, const Epilogue& epilogue,
                        const ChannelMap& prologue) const = 0;
+
+  const std::string kernel_text_, problem_text_, formats_text_;  // for spans
 };
 
 /// ConvKernel::plan of a kernel whose plans are of this type.
