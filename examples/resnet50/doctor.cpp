@@ -10,8 +10,10 @@
 #include <vector>
 
 #include "console.h"
+#include "findings.h"
 #include "machine.h"
 #include "machine_peaks.h"
+#include "quern/ops/kernels/gemm/micro_kernel.h"
 #include "quern/tensor/check.h"
 #include "quern/tensor/cpu_features.h"
 #include "quern/tensor/parallel.h"
@@ -19,14 +21,8 @@
 namespace resnet50 {
 
 using namespace quern;
-using namespace std::string_literals;
 
 namespace {
-
-/// Something to do about it.
-struct Finding {
-  std::string what, cost, type;
-};
 
 void fact(std::string_view name, const std::string& text) {
   print(fmt::format("{:12} {}\n", name, text));
@@ -40,9 +36,26 @@ bool is_of_this_architecture(Isa isa) {
   }
 }
 
-std::string environment(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
+/// Which tiles multiply, by dtype.
+std::string tiles() {
+  return fmt::format("f32 {}, bf16 {}", kernels::select_gemm_kernel(DType::f32).name,
+                     kernels::select_gemm_kernel(DType::bf16).name);
+}
+
+void tell_kernels() {
+  fact("kernels", tiles());
+#ifdef __x86_64__
+  if (isa_enabled(Isa::amx)) {
+    const Isa cap = isa_cap();
+    set_isa_cap(Isa::avx512_bf16);
+    fact("without amx", tiles());
+    set_isa_cap(cap);
+  } else {
+    const auto all = kernels::table<kernels::GemmKernel>();
+    const auto amx = std::ranges::find(all, Isa::amx, &kernels::GemmKernel::isa);
+    if (amx != all.end()) fact("with amx", fmt::format("bf16 {}", (*amx)->name));
+  }
+#endif
 }
 
 void tell_cpu() {
@@ -55,6 +68,7 @@ void tell_cpu() {
       others += fmt::format("{}{}: {}", others.empty() ? "" : "; ", to_string(isa), reason);
   }
   fact("ISA", fmt::format("{}{}", to_string(max_isa()), others.empty() ? "" : " (" + others + ")"));
+  tell_kernels();
   const auto [l1, l2, l3] = cache_sizes();
   fact("caches",
        fmt::format("{} KiB L1, {} KiB L2 a core, {} MiB L3", l1 >> 10, l2 >> 10, l3 >> 20));
@@ -69,11 +83,15 @@ void tell_machine(const Machine& m) {
   for (const auto& core : m.smt) cores += fmt::format(" {}", format_cpu_list(core));
   fact("SMT", cores.empty() ? "no two of them share a core" : "share a core:" + cores);
   std::string nodes;
-  for (const auto& node : m.numa_nodes) nodes += fmt::format(" {}", format_cpu_list(node));
+  for (const auto& [node, here] : m.numa_nodes)
+    nodes += fmt::format(" {}: {}", node, format_cpu_list(here));
   fact("NUMA", nodes.empty() ? "not told"
-                             : fmt::format("{} node{}:{}", m.numa_nodes.size(),
+                             : fmt::format("{} node{},{}", m.numa_nodes.size(),
                                            m.numa_nodes.size() == 1 ? "" : "s", nodes));
-  fact("governor", m.governor.empty() ? "not told" : m.governor);
+  std::string clock;
+  for (const std::string& part : {m.governor, m.frequency_driver, m.energy_preference})
+    clock += part.empty() || clock.empty() ? part : ", " + part;
+  fact("governor", clock.empty() ? "not told" : clock);
   fact("huge pages", m.huge_pages.empty() ? "not told" : m.huge_pages);
   fact("container", m.container.empty() ? "no" : "yes (" + m.container + ")");
   fact("load", fmt::format("{:.2f}", m.load));
@@ -99,65 +117,6 @@ void tell_software(const std::string& root) {
   fact("settings", settings.empty() ? "none of OMP_*, GOMP_*, KMP_*, QUERN_*" : settings);
 }
 
-std::vector<Finding> examine(const Machine& m) {
-  std::vector<Finding> findings;
-  const int threads = num_threads();
-  const auto cpus = static_cast<int>(m.cpus.size());
-  const int whole = std::max(1, static_cast<int>(m.cores()));
-  if (m.online.size() > m.cpus.size())
-    findings.push_back({fmt::format("the affinity leaves {} of {} CPUs", cpus, m.online.size()),
-                        "the others may be idle; taskset or a container's cpuset said so",
-                        fmt::format("taskset -c {} resnet50 ...", format_cpu_list(m.online))});
-  if (m.quota && *m.quota < std::min(threads, cpus))
-    findings.push_back(
-        {fmt::format("a quota of {:.4g} CPUs for {} thread{}", *m.quota, threads,
-                     threads == 1 ? "" : "s"),
-         fmt::format("once they have used it up, all of them stand still for the rest of each "
-                     "period: {:.0f}% of the time",
-                     100 * (1 - *m.quota / std::min(threads, cpus))),
-         *m.quota < 1 ? "docker run --cpus=1 ...  (Kubernetes: limits.cpu)"s
-                      : fmt::format("export OMP_NUM_THREADS={}", whole)});
-  if (threads > cpus)
-    findings.push_back(
-        {fmt::format("{} threads on {} CPU{}", threads, cpus, cpus == 1 ? "" : "s"),
-         "threads that others wait for are not running: several times the time of as many as CPUs",
-         fmt::format("export OMP_NUM_THREADS={}", whole)});
-  if (!m.smt.empty() && threads > cpus - static_cast<int>(m.smt.size())) {
-    std::vector<int> firsts = m.cpus;
-    for (const auto& core : m.smt)
-      std::erase_if(firsts, [&](int cpu) {
-        return cpu != core[0] && std::ranges::find(core, cpu) != core.end();
-      });
-    findings.push_back({"threads share a core",
-                        "they share its multipliers and caches, too: at best as fast as one",
-                        fmt::format("taskset -c {} resnet50 ...", format_cpu_list(firsts))});
-  }
-  if (m.numa_nodes.size() > 1 && threads > static_cast<int>(m.numa_nodes[0].size()))
-    findings.push_back({fmt::format("threads across {} NUMA nodes", m.numa_nodes.size()),
-                        "much of what they read is another node's, further away",
-                        "numactl --cpunodebind=0 --membind=0 resnet50 ...  (a process a node)"});
-  if (m.governor == "powersave" || m.governor == "conservative")
-    findings.push_back({"the frequency governor is " + m.governor,
-                        "clocks rise late after a pause, most so with one image at a time",
-                        "sudo cpupower frequency-set -g performance"});
-  if (m.huge_pages == "never")
-    findings.push_back({"no transparent huge pages",
-                        "misses of the TLB wherever large tensors are walked",
-                        "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled"});
-  if (m.load > cpus - threads + 0.5 && m.load > 0.5)
-    findings.push_back({fmt::format("other programs run: {:.2f} in the last minute", m.load),
-                        "all threads of an op wait for the one whose CPU is shared",
-                        "ps -eo pcpu,pid,args --sort=-pcpu | head"});
-  if (!has_bf16_arithmetic())
-    findings.push_back({fmt::format("{} has no fast bf16 arithmetic", to_string(max_isa())),
-                        "bf16 is slower here than f32", "resnet50 ...  (without --amp)"});
-  if (environment("OMP_WAIT_POLICY") == "passive" || environment("OMP_WAIT_POLICY") == "PASSIVE")
-    findings.push_back({"OMP_WAIT_POLICY=passive",
-                        "threads sleep between ops and are woken for each",
-                        "unset OMP_WAIT_POLICY"});
-  return findings;
-}
-
 }  // namespace
 
 void diagnose(const Options& options) {
@@ -165,8 +124,9 @@ void diagnose(const Options& options) {
   tell_cpu();
   tell_machine(machine);
   tell_software(options.root);
-  fact("peaks", machine_peaks(options.measure).describe());
-  const auto findings = examine(machine);
+  const ProfilerPeaks peaks = machine_peaks(options.measure);
+  fact("peaks", peaks.describe());
+  const auto findings = examine(machine, peaks);
   print(findings.empty() ? "\nNothing to improve was found.\n" : "\n");
   for (const auto& [what, cost, type] : findings)
     print(fmt::format("warning: {}\n  costs: {}\n  type:  {}\n", what, cost, type));

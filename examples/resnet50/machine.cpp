@@ -10,7 +10,6 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <map>
 #include <sstream>
 #include <thread>
 
@@ -127,23 +126,30 @@ Machine inspect_machine(const std::string& root, std::vector<int> cpus) {
     if (core.size() > 1 && core[0] == cpu) machine.smt.push_back(std::move(core));
   }
   std::error_code none;
-  std::map<int, std::vector<int>> nodes;
   for (const auto& entry : fs::directory_iterator(system + "/node", none)) {
     int node = 0;
     if (std::sscanf(entry.path().filename().c_str(), "node%d", &node) != 1) continue;
     std::vector<int> here = common(machine.cpus, parse_cpu_list(read(entry.path() / "cpulist")));
-    if (!here.empty()) nodes[node] = std::move(here);
+    if (!here.empty()) machine.numa_nodes[node] = std::move(here);
   }
-  for (auto& [node, here] : nodes) machine.numa_nodes.push_back(std::move(here));
 
-  if (!machine.cpus.empty()) machine.governor = of_cpu(machine.cpus[0], "cpufreq/scaling_governor");
+  const auto of_clock = [&](const char* file) {
+    return machine.cpus.empty() ? "" : of_cpu(machine.cpus[0], file);
+  };
+  machine.frequency_driver = of_clock("cpufreq/scaling_driver");
+  machine.governor = of_clock("cpufreq/scaling_governor");
+  machine.energy_preference = of_clock("cpufreq/energy_performance_preference");
   const std::string pages = read(root + "/sys/kernel/mm/transparent_hugepage/enabled");
   const size_t begin = pages.find('['), end = pages.find(']');
   if (begin < end && end != pages.npos)
     machine.huge_pages = pages.substr(begin + 1, end - begin - 1);
 
-  for (const char* file : {"/.dockerenv", "/run/.containerenv"})
+  for (const char* file : {"/.dockerenv", "/run/.containerenv", "/run/systemd/container"})
     if (fs::exists(root + file, none)) machine.container = file;
+  const std::string groups = read(root + "/proc/self/cgroup");
+  for (const char* name : {"docker", "kubepods", "containerd", "libpod", "lxc"})
+    if (machine.container.empty() && groups.find(name) != groups.npos)
+      machine.container = fmt::format("{} in /proc/self/cgroup", name);
   std::istringstream(read(root + "/proc/loadavg")) >> machine.load;
   return machine;
 }

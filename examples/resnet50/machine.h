@@ -1,5 +1,6 @@
 // What a process is given of the machine, as Linux tells anyone in /proc and /sys.
 #pragma once
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,11 +13,12 @@ struct Machine {
   std::optional<double> quota = {};        // CPUs that its control groups leave it; none: all
   std::string quota_file = {};             // that says so
   std::vector<std::vector<int>> smt = {};  // those of `cpus` that share a core with another of them
-  std::vector<std::vector<int>> numa_nodes = {};  // those of `cpus` of each node that has any
-  std::string governor = {};                      // of the first; "": not told
-  std::string huge_pages = {};                    // "always", "madvise", "never"; "": not told
-  std::string container = {};                     // what tells that this is one; "": nothing does
-  double load = 0;  // programs that ran in the last minute, on average
+  std::map<int, std::vector<int>> numa_nodes = {};  // those of `cpus` of each node that has any
+  // Of the first CPU's clock; "": not told.
+  std::string frequency_driver = {}, governor = {}, energy_preference = {};
+  std::string huge_pages = {};  // "always", "madvise", "never"; "": not told
+  std::string container = {};   // what tells that this is one; "": nothing does
+  double load = 0;              // programs that ran in the last minute, on average
 
   /// CPUs to count on: those of the affinity, less what the quota takes away.
   double cores() const;
