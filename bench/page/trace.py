@@ -125,8 +125,6 @@ def roofs(peaks):
         peaks = peaks["peaks"][-1]
     try:
         arithmetic = {dtype: float(peaks[f"{dtype}_gflops"]) for dtype in ("f32", "bf16")}
-        if "memory" in peaks:
-            return arithmetic, {m["level"]: float(m["gbytes_per_second"]) for m in peaks["memory"] if m["level"] != "L1"}
-        return arithmetic, {"memory": float(peaks["memory_gbytes"])}
+        return arithmetic, {m["level"]: float(m["gbytes_per_second"]) for m in peaks["memory"] if m["level"] != "L1"}
     except (KeyError, TypeError, ValueError):
         return None
