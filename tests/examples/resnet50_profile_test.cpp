@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -46,7 +47,7 @@ struct Span {
 };
 
 /// Times rise; each thread's spans nest, each inside of a step.
-void check_trace(const Json& trace, size_t steps) {
+void check_trace(const Json& trace, size_t steps, size_t threads) {
   std::vector<Span> of_steps;
   for (const Json& event : trace.at("traceEvents"))
     if (event.at("name").get<std::string>().starts_with("ProfilerStep#"))
@@ -72,7 +73,28 @@ void check_trace(const Json& trace, size_t steps) {
   CHECK(outside == 0);
   CHECK(crossing == 0);
   CHECK(counters > 0);
-  CHECK(open.size() == 2);  // threads
+  CHECK(open.size() == threads);
+}
+
+/// The table has the row, with the figures that follow from the summary's.
+void check_line(const std::string& table, const Json& row, size_t width) {
+  const std::string name = fmt::format("\n{:{}} ", row.at("name").get<std::string>(), width);
+  const size_t begin = table.find(name);
+  REQUIRE_MESSAGE(begin != std::string::npos, name);
+  std::istringstream line(table.substr(begin + name.size(), 90));
+  int64_t calls = 0;
+  double total = 0, self = 0;
+  std::string share, gflops, peak, gbytes, memory, bound, of_it;
+  line >> calls >> total >> self >> share >> gflops >> peak >> gbytes >> memory >> bound >> of_it;
+  constexpr double kDigits = 0.00051, kDigit = 0.051, kPercent = 0.51;  // half of the last one
+  CHECK(calls == row.at("calls"));
+  CHECK(std::abs(total - 1e-3 * row.at("total_us").get<double>()) < kDigits);
+  const double self_us = row.at("self_us"), flop = row.at("flop");
+  CHECK(std::abs(self - 1e-3 * self_us) < kDigits);
+  if (flop > 0) CHECK(std::abs(std::stod(gflops) - 1e-3 * flop / self_us) < kDigit);
+  CHECK(bound == (row.at("bound").is_null() ? "-" : row.at("bound").get<std::string>()));
+  if (row.at("bound").is_null()) return;
+  CHECK(std::abs(std::stod(of_it) - 100 * row.at("share_of_bound").get<double>()) < kPercent);
 }
 
 /// What a program of its own makes of the trace's events and peaks, by the formulas that are told.
@@ -118,32 +140,47 @@ void check_roofline(const Json& trace) {
 }  // namespace
 
 TEST_CASE("resnet50 --profile: spans nest inside of steps, rows add up to them and are printed") {
-  for (const std::string mode : {"train", "infer"})
-    for (const std::string by : {"op", "module", "shape", "kernel"}) {
-      CAPTURE(mode + " by " + by);
-      const TemporaryFolder folder;
-      const Run result =
-          resnet50(folder, mode + kTiny + "--threads 2 --steps 6 --profile-steps 3 --by " + by +
-                               " --profile " + folder / "trace.json");
-      REQUIRE(result.status == 0);
-      const Json trace = Json::parse(folder.read("trace.json"));
-      check_trace(trace, 3);
-
-      const Json& summary = trace.at("summary");
-      CHECK(summary.at("steps") == 3);
-      double self = 0, unseen = 0;
-      for (const Json& row : summary.at(by)) {
-        self += row.at("self_us").get<double>();
-        if (row.at("name") == "(outside of spans)") unseen = row.at("self_us");
-        CHECK_MESSAGE(has(result.out, fmt::format("\n{} ", row.at("name").get<std::string>())),
-                      row.dump());
-      }
-      const double steps = summary.at("step_us");
-      CHECK(self == doctest::Approx(steps));
-      CHECK(unseen < 0.05 * steps);
-      CHECK(has(result.out, "Peaks on "));
-      check_roofline(trace);
+  const TemporaryFolder folder;
+  const auto check_profile = [&](const std::string& run, const std::string& by, int threads) {
+    CAPTURE(run + " by " + by);
+    const Run result =
+        resnet50(folder, fmt::format("{} --image-size 32 -b 2 --threads {} --steps 6 "
+                                     "--profile-steps 3 --by {} --profile {}",
+                                     run, threads, by, folder / "trace.json"));
+    REQUIRE(result.status == 0);
+    const Json trace = Json::parse(folder.read("trace.json"));
+    check_trace(trace, 3, static_cast<size_t>(threads));
+    check_roofline(trace);
+    const Json& summary = trace.at("summary");
+    CHECK(summary.at("steps") == 3);
+    CHECK(has(result.out, "Peaks on "));
+    double self = 0, unseen = 0;
+    size_t width = 20;
+    for (const Json& row : summary.at(by))
+      width = std::max(width, row.at("name").get<std::string>().size());
+    for (const Json& row : summary.at(by)) {
+      self += row.at("self_us").get<double>();
+      if (row.at("name") == "(outside of spans)") unseen = row.at("self_us");
+      check_line(result.out, row, width);
     }
+    const double steps = summary.at("step_us");
+    CHECK(self == doctest::Approx(steps));
+    CHECK(unseen < 0.05 * steps);
+  };
+  for (const std::string mode : {"train", "infer"}) {
+    for (const std::string by : {"op", "module", "shape", "kernel"})
+      check_profile(mode + " --arch resnet18", by, 2);
+    for (const auto& [arch, module] : {std::pair{"mobilenet_v2", "features.2.conv.1.0"},
+                                       {"efficientnet_b0", "features.2.0.block.3.0"},
+                                       {"convnext_tiny", "features.1.0.block.3"}}) {
+      check_profile(mode + " --amp --channels-last --arch " + arch, "op", 2);
+      // A convolution inside of a block, and what it packs.
+      const std::string trace = folder.read("trace.json");
+      CHECK_MESSAGE(has(trace, fmt::format("\"module\":\"{}\"", module)), module);
+      CHECK(has(trace, "\"cat\":\"part\""));
+    }
+    check_profile(mode + " --arch mobilenet_v2", "op", 1);
+  }
 }
 
 TEST_CASE("resnet50 --profile: peaks are kept while machine and program are the same") {
@@ -287,6 +324,27 @@ TEST_CASE("resnet50 doctor: tells what /proc and /sys say, and warns of what cos
           "container    yes (/.dockerenv)", "warning: other programs run: 1000.50"})
       CHECK_MESSAGE(has(out, line), out);
   }
+  SUBCASE("clocks that the CPU sets itself, by what it is to prefer") {
+    file(cpu + "cpufreq/scaling_driver", "intel_pstate");
+    file(cpu + "cpufreq/scaling_governor", "powersave");
+    file(cpu + "cpufreq/energy_performance_preference", "balance_performance");
+    const std::string out = doctor(1);
+    CHECK(has(out, "governor     powersave, intel_pstate, balance_performance\n"));
+    CHECK_FALSE(has(out, "warning: the frequency"));
+    CHECK_FALSE(has(out, "energy preference"));
+    file(cpu + "cpufreq/energy_performance_preference", "balance_power");
+    CHECK(has(doctor(1), "warning: the CPU's energy preference is balance_power"));
+  }
+  SUBCASE("a container that only its control group tells of") {
+    file("proc/self/cgroup", "0::/kubepods/burstable/pod7");
+    CHECK(has(doctor(1), "container    yes (kubepods in /proc/self/cgroup)"));
+  }
+  SUBCASE("threads that are fewer than CPUs") {
+    if (cpus.size() < 2) return;
+    CHECK(has(doctor(1), fmt::format("warning: 1 thread for {} CPUs", cpus.size())));
+    const int all = static_cast<int>(cpus.size());
+    CHECK_FALSE(has(doctor(all), fmt::format(" for {} CPUs", all)));
+  }
   SUBCASE("threads that share a core, and nodes") {
     if (cpus.size() < 2) return;
     const int other = cpus[1], threads = static_cast<int>(cpus.size());
@@ -298,11 +356,33 @@ TEST_CASE("resnet50 doctor: tells what /proc and /sys say, and warns of what cos
     const std::string out = doctor(threads);
     CHECK(has(out, "warning: threads share a core"));
     CHECK(has(out, "warning: threads across 2 NUMA nodes"));
-    CHECK(has(out, "numactl --cpunodebind="));
+    CHECK(has(out, "numactl --cpunodebind=0 --membind=0"));
+    CHECK(has(out, fmt::format("2 nodes, 0: {} 1: ", cpus[0])));
     CHECK_FALSE(has(doctor(1), "warning: threads"));
   }
 }
 #endif
+
+TEST_CASE("resnet50 doctor: tells which tiles are taken, under a cap, too") {
+  const TemporaryFolder folder;
+  const auto doctor = [&](const std::string& cap) {
+    const Run result = resnet50(folder, "doctor", cap.empty() ? "" : "QUERN_MAX_CPU_ISA=" + cap);
+    REQUIRE(result.status == 0);
+    return result.out;
+  };
+  const std::string best = doctor(""), portable = doctor("portable");
+  CHECK(has(best, "\nkernels      f32 gemm_f32_"));
+  CHECK_FALSE(has(best, "warning: QUERN_MAX_CPU_ISA"));
+  CHECK(has(portable, "ISA          portable"));
+  CHECK(has(portable, "QUERN_MAX_CPU_ISA=portable"));
+#ifdef __x86_64__
+  CHECK((has(best, "with amx     bf16 gemm_bf16_bf16_f32_32x32k2_amx") ||
+         has(best, "\nwithout amx  f32 gemm_f32_")));
+  if (has(best, "ISA          portable")) return;
+  CHECK(has(portable, "warning: QUERN_MAX_CPU_ISA=portable"));
+  CHECK(has(portable, "type:  unset QUERN_MAX_CPU_ISA"));
+#endif
+}
 
 TEST_CASE("resnet50 doctor: more threads than CPUs") {
   const TemporaryFolder folder;
