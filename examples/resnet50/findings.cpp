@@ -126,9 +126,8 @@ class Examination {
   void huge_pages() {
     if (m_.huge_pages != "never") return;
     add("no transparent huge pages",
-        "misses of the TLB wherever large tensors are walked; on virtual machines often none that "
-        "can "
-        "be measured (0.99)",
+        "misses of the TLB wherever large tensors are walked; on a virtual machine none were seen "
+        "(0.99)",
         "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled");
   }
 
