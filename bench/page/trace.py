@@ -10,6 +10,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 NOWHERE = ("(outside of spans)", "")
+WAITING = ("(waiting)", "")  # time in which all that threads did was wait for others
 
 
 class BadTrace(Exception):
@@ -90,7 +91,7 @@ def _parts(spans, steps):
 
         for span in its:
             close_until(span["ts"])
-            owner = None if span["cat"] == "wait" else _owner(span)
+            owner = WAITING if span["cat"] == "wait" else _owner(span)
             stack.append((span["ts"] + span["dur"], owner))
             changes.append((span["ts"], thread, owner))
         close_until(math.inf)
@@ -106,8 +107,9 @@ def _share_out(changes, steps, parts):
             change = changes[next_change] if next_change < len(changes) else None
             until = min(end, change[0]) if change else end
             if until > now:
-                for owner in at_work.values() or (NOWHERE,):
-                    parts[owner].self_us += (until - now) / max(1, len(at_work))
+                working = [owner for owner in at_work.values() if owner != WAITING]
+                for owner in working or (WAITING if at_work else NOWHERE,):
+                    parts[owner].self_us += (until - now) / max(1, len(working))
                 now = until
             if change is None or change[0] > end:
                 break

