@@ -37,6 +37,7 @@ from pathlib import Path
 from compare import machine, table
 from compare.engines import Failed, Worker, tcmalloc
 from compare.rows import VARIANTS, measure
+from sweeps.arguments import amount, positive, some_of
 from sweeps.progress import Progress
 
 HOME = Path.home() / ".cache" / "quern"
@@ -46,20 +47,8 @@ def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 
     def several(name, choices, default):
-        known = {str(choice): choice for choice in choices}
-
-        def parse(text):
-            unknown = [word for word in text.split(",") if word not in known]
-            if unknown:
-                raise argparse.ArgumentTypeError(f"expected some of {','.join(known)}, got {','.join(unknown)}")
-            return [known[word] for word in text.split(",")]
-
-        parser.add_argument(name, type=parse, metavar="A,B", default=default, help=f"of {','.join(known)}")
-
-    def positive(text):
-        if not text.isdigit() or int(text) < 1:
-            raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text}")
-        return int(text)
+        shown = ",".join(map(str, choices))
+        parser.add_argument(name, type=some_of(choices), metavar="A,B", default=default, help=f"of {shown}")
 
     parser.add_argument("--full", action="store_true", help="all of the following that are not named")
     several("--mode", ("train", "infer"), None)
@@ -70,7 +59,7 @@ def parse_arguments():
     several("--variants", VARIANTS, list(VARIANTS))
     parser.add_argument("--rounds", type=positive, default=5, help="turns of each engine [%(default)s]")
     parser.add_argument("--steps", type=positive, help="timed steps a turn [as many as quern does in --seconds, 8 to 200]")
-    parser.add_argument("--seconds", type=float, default=2, help="length of a turn [%(default)s]")
+    parser.add_argument("--seconds", type=amount, default=2, help="length of a turn [%(default)s]")
     parser.add_argument("--model", "--arch", dest="arch", default="resnet50", help="of nn/network.h [%(default)s]")
     parser.add_argument("--image-size", type=positive, default=224)
     parser.add_argument("--venv", type=Path, default=HOME / "compare-venv", help="made there [%(default)s]")

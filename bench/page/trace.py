@@ -1,7 +1,7 @@
 """A trace of resnet50 --profile: where the time of its steps went, by op and module.
 
 Self time is as in nn/profiler.h: a moment of a step belongs, in equal parts, to the innermost span of each thread that
-is in one; what a thread waits is nobody's.
+is in one; waiting counts where all threads do.
 """
 
 import json
