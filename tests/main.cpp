@@ -9,6 +9,14 @@
 
 #include "quern/tensor/cpu_features.h"
 
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer)
+/// clang's OpenMP keeps what its threads asked for.
+extern "C" const char* __lsan_default_suppressions();
+extern "C" const char* __lsan_default_suppressions() { return "leak:libomp"; }
+#endif
+#endif
+
 int main(int argc, char** argv) {
   const char* cap = std::getenv("QUERN_MAX_CPU_ISA");
   if (cap != nullptr && *cap != '\0' && !quern::cpu_has(quern::isa_cap())) {

@@ -8,7 +8,9 @@ set(QUERN_ISA_FLAGS_avx512 ${QUERN_ISA_FLAGS_avx2} -mavx512f -mavx512bw -mavx512
     -mavx512cd -mprefer-vector-width=512 -mprfchw
     # GCC 12 builds its unmasked intrinsics on an undefined vector and then warns of it.
     $<$<CXX_COMPILER_ID:GNU>:-Wno-uninitialized> $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
-set(QUERN_ISA_FLAGS_avx512_bf16 ${QUERN_ISA_FLAGS_avx512} -mavx512bf16)
+set(QUERN_ISA_FLAGS_avx512_bf16 ${QUERN_ISA_FLAGS_avx512} -mavx512bf16
+    # Clang 16 recurses without end over the shuffles of groups of channels.
+    "$<$<CXX_COMPILER_ID:Clang>:-mllvm;-disable-vector-combine>")
 set(QUERN_ISA_FLAGS_amx ${QUERN_ISA_FLAGS_avx512_bf16} -mamx-tile -mamx-bf16)
 set(QUERN_ISAS_x86 avx2 avx512 avx512_bf16 amx)
 # Ahead of register allocation, GCC's scheduler lifts all loads of a step, and accumulators are

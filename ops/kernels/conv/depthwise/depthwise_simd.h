@@ -43,24 +43,23 @@ struct DepthwiseLoops {
     for (int64_t p = live.begin; p < live.end; ++p) __builtin_prefetch(row + p * w.pixel + w.ahead);
   }
 
-  /// The first `count` of a run's sums, `apart` elements from one to the next.
-  template <class To>
+  /// The first `count` of a run's sums to elements `to`, to + apart, ...
   __attribute__((always_inline)) static void store_sums(const V (&sum)[kOutputs], int64_t count,
-                                                        V shift, Bounds bounds, To* to,
-                                                        int64_t apart) {
+                                                        V shift, Bounds bounds, Sums<T> out,
+                                                        int64_t to, int64_t apart) {
     const V low(bounds.low), high(bounds.high);
 #pragma GCC unroll 8
     for (int i = 0; i < kOutputs; ++i) {
       if (i >= count) break;
-      store(to + i * apart, clamped(sum[i] + shift, low, high));
+      out.put(to + i * apart, clamped(sum[i] + shift, low, high));
     }
   }
 
   // Windows whose taps are neighbours, `taps` in a row; `stride` pixels from one to the next.
 
-  template <int taps, int stride, class To>
+  template <int taps, int stride>
   static void sum_known(const DepthwiseWindow& w, const float* weight, const DepthwiseActivation& a,
-                        To* out, int64_t out_pixel) {
+                        Sums<T> out, int64_t out_pixel) {
     constexpr int positions = (kOutputs - 1) * stride + taps;
     for (int64_t output = 0; output < w.outputs; output += kOutputs) {
       const int64_t count = at_most(kOutputs, w.outputs - output);
@@ -85,8 +84,8 @@ struct DepthwiseLoops {
                 sum[(p - t) / stride] = fused(x, tap[t], sum[(p - t) / stride]);
           }
         }
-        store_sums(sum, count, a.shift ? load(a.shift + c) : V(0), Bounds(a.activation),
-                   out + output * out_pixel + c, out_pixel);
+        store_sums(sum, count, a.shift ? load(a.shift + c) : V(0), Bounds(a.activation), out,
+                   output * out_pixel + c, out_pixel);
       }
     }
   }
@@ -106,7 +105,7 @@ struct DepthwiseLoops {
   /// vector along its row.
   template <int rows>
   static void plane_known(const DepthwisePlane& p, const float* weight,
-                          const DepthwiseActivation& a, T* out) {
+                          const DepthwiseActivation& a, Sums<T> out) {
     constexpr int positions = kOutputs + rows - 1;
     for (int64_t output = 0; output < p.out_height; output += kOutputs) {
       const int64_t count = at_most(kOutputs, p.out_height - output);
@@ -138,15 +137,15 @@ struct DepthwiseLoops {
               if (y >= r && y - r < kOutputs) sum[y - r] = fused(pixels, tap[r], sum[y - r]);
           }
         }
-        store_sums(sum, count, a.shift ? of_lanes(a.shift) : V(0), Bounds(a.activation),
-                   out + output * p.out_width + x, p.out_width);
+        store_sums(sum, count, a.shift ? of_lanes(a.shift) : V(0), Bounds(a.activation), out,
+                   output * p.out_width + x, p.out_width);
       }
     }
   }
 
   static void store_plane(const DepthwisePlane& p, const float* weight,
                           const DepthwiseActivation& a, void* out) {
-    T* to = static_cast<T*>(out);
+    const Sums<T> to{out};
     switch (p.rows) {
       case 1: return plane_known<1>(p, weight, a, to);
       case 2: return plane_known<2>(p, weight, a, to);
@@ -204,16 +203,8 @@ struct DepthwiseLoops {
       for (int r = 0; r < rows; ++r)
 #pragma GCC unroll 8
         for (int t = 0; t < taps; ++t)
-          add(gradient + r * w.weight_row + t * w.weight_tap + c, sum[r][t], begin - c);
+          add_lanes(gradient + r * w.weight_row + t * w.weight_tap + c, sum[r][t], begin - c);
     }
-  }
-
-  /// to += v, but for the lanes before `first`, which another vector has added.
-  static void add(float* to, V v, int64_t first) {
-    if (first == 0) return store(to, load(static_cast<const float*>(to)) + v);
-    float all[lanes];
-    store(all, v);
-    for (int64_t i = first; i < lanes; ++i) to[i] += all[i];
   }
 
   template <int taps, int stride>
@@ -238,9 +229,8 @@ struct DepthwiseLoops {
 
   // Any window.
 
-  template <class To>
   static void sum_any(const DepthwiseWindow& w, const float* weight, const DepthwiseActivation& a,
-                      To* out, int64_t out_pixel) {
+                      Sums<T> out, int64_t out_pixel) {
     for (int64_t output = 0; output < w.outputs; output += kOutputs) {
       const int64_t count = at_most(kOutputs, w.outputs - output);
       for (int64_t begin = 0; begin < w.channels; begin += lanes) {
@@ -260,8 +250,8 @@ struct DepthwiseLoops {
               sum[i] = fused(load(from + i * w.stride * w.pixel), tap, sum[i]);
             }
           }
-        store_sums(sum, count, a.shift ? load(a.shift + c) : V(0), Bounds(a.activation),
-                   out + output * out_pixel + c, out_pixel);
+        store_sums(sum, count, a.shift ? load(a.shift + c) : V(0), Bounds(a.activation), out,
+                   output * out_pixel + c, out_pixel);
       }
     }
   }
@@ -285,8 +275,8 @@ struct DepthwiseLoops {
           for (; i + kGradients <= end; i += kGradients)
             unroll<kGradients>([&](int k) { sum[k] = product(i + k, sum[k]); });
           for (; i < end; ++i) sum[0] = product(i, sum[0]);
-          add(gradient + r * w.weight_row + t * w.weight_tap + c,
-              (sum[0] + sum[1]) + (sum[2] + sum[3]), begin - c);
+          add_lanes(gradient + r * w.weight_row + t * w.weight_tap + c,
+                    (sum[0] + sum[1]) + (sum[2] + sum[3]), begin - c);
         }
     }
   }
@@ -310,9 +300,8 @@ struct DepthwiseLoops {
     return false;
   }
 
-  template <class To>
   static void sum_to(const DepthwiseWindow& w, const float* weight, const DepthwiseActivation& a,
-                     To* out, int64_t out_pixel) {
+                     Sums<T> out, int64_t out_pixel) {
     if (w.group > 1)
       return of_group<T>(w.group, [&](auto loops) { loops.sum(w, weight, a, out, out_pixel); });
     if (!known(w, [&](auto taps, auto stride) {
@@ -322,12 +311,12 @@ struct DepthwiseLoops {
   }
 
   static void sum(const DepthwiseWindow& w, const float* weight, float* out, int64_t out_pixel) {
-    sum_to(w, weight, {}, out, out_pixel);
+    sum_to(w, weight, {}, {out, true}, out_pixel);
   }
 
   static void store_row(const DepthwiseWindow& w, const float* weight, const DepthwiseActivation& a,
                         void* out, int64_t out_pixel) {
-    sum_to(w, weight, a, static_cast<T*>(out), out_pixel);
+    sum_to(w, weight, a, {out}, out_pixel);
   }
 
   static void add_gradient(const DepthwiseWindow& w, const void* dy, int64_t dy_pixel,

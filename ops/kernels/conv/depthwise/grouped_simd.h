@@ -13,6 +13,27 @@
 namespace quern::kernels {
 namespace {
 
+/// Where sums go: elements of T or, `wide`, of f32.
+template <class T>
+struct Sums {
+  void* to;
+  bool wide = false;
+
+  __attribute__((always_inline)) void put(int64_t i, Vec<T> sum) const {
+    if (wide) store(static_cast<float*>(to) + i, sum);
+    else store(static_cast<T*>(to) + i, sum);
+  }
+};
+
+/// to += v, but for the lanes before `first`, which another vector has added.
+template <class V>
+void add_lanes(float* to, V v, int64_t first) {
+  if (first == 0) return store(to, load(static_cast<const float*>(to)) + v);
+  float all[V::size];
+  store(all, v);
+  for (int i = static_cast<int>(first); i < static_cast<int>(V::size); ++i) to[i] += all[i];
+}
+
 /// A pixel's channels from c on, of which a lane meets one of its group at a step.
 template <class T, int group>
 struct Singles {
@@ -128,9 +149,8 @@ struct GroupedLoops {
           end(first < w.width ? at_most(count, (w.width - first + w.stride - 1) / w.stride) : 0) {}
   };
 
-  template <class To>
   static void sum(const DepthwiseWindow& w, const float* weight, const DepthwiseActivation& a,
-                  To* out, int64_t out_pixel) {
+                  Sums<T> out, int64_t out_pixel) {
     for (int64_t output = 0; output < w.outputs;) {
       const int64_t left = w.outputs - output;
       for (int64_t begin = 0; begin < w.channels; begin += lanes) {
@@ -138,8 +158,8 @@ struct GroupedLoops {
         const V shift = a.shift ? load(a.shift + c) : V(0);
         const auto put = [&](int64_t o, V sum) __attribute__((always_inline)) {
           const Bounds bounds(a.activation);
-          store(out + (output + o) * out_pixel + c,
-                clamped(sum + shift, V(bounds.low), V(bounds.high)));
+          out.put((output + o) * out_pixel + c,
+                  clamped(sum + shift, V(bounds.low), V(bounds.high)));
         };
         if (left > 7) sum_block<kOutputs>(w, weight + c, output, at_most(left, kOutputs), c, put);
         else sum_block<7>(w, weight + c, output, left, c, put);
@@ -232,18 +252,10 @@ struct GroupedLoops {
           unroll<group>([&](int i) {
             V sum = sums[0][i];
             for (int k = 1; k < kGradients; ++k) sum += sums[k][i];
-            add(to + i * w.weight_channel, sum, begin - c);
+            add_lanes(to + i * w.weight_channel, sum, begin - c);
           });
         }
     }
-  }
-
-  /// to += v, but for the lanes before `first`, which another vector has added.
-  static void add(float* to, V v, int64_t first) {
-    if (first == 0) return store(to, load(static_cast<const float*>(to)) + v);
-    float all[lanes];
-    store(all, v);
-    for (int64_t i = first; i < lanes; ++i) to[i] += all[i];
   }
 };
 
