@@ -3,6 +3,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "quern/nn/detail/efficientnet_stages.h"
 #include "quern/nn/init.h"
 #include "quern/nn/linear.h"
 #include "quern/ops/activation.h"
@@ -10,14 +11,7 @@
 namespace quern::nn {
 namespace {
 
-constexpr int64_t kStem = 32, kHead = 1280;
-
-struct Stage {
-  int64_t expansion, kernel, stride, outputs, depth;
-};
-constexpr Stage kStages[] = {{1, 3, 1, 16, 1}, {6, 3, 2, 24, 2},  {6, 5, 2, 40, 2},
-                             {6, 3, 2, 80, 3}, {6, 5, 1, 112, 3}, {6, 5, 2, 192, 4},
-                             {6, 3, 1, 320, 1}};
+using namespace efficientnet;
 
 ConvNormOptions layer(bool fuse, int64_t stride = 1, int64_t groups = 1,
                       Activation activation = Activation::silu) {
