@@ -1,6 +1,7 @@
 #include "machine.h"
 
 #include <fmt/format.h>
+#include <hwloc.h>
 #ifdef __linux__
 #include <sched.h>
 #endif
@@ -10,6 +11,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <memory>
 #include <sstream>
 #include <thread>
 
@@ -61,10 +63,26 @@ void find_quota(const std::string& root, Machine& machine) {
   }
 }
 
-std::vector<int> common(const std::vector<int>& a, const std::vector<int>& b) {
-  std::vector<int> both;
-  std::ranges::set_intersection(a, b, std::back_inserter(both));
-  return both;
+/// Cores and nodes, as hwloc finds them.
+void find_topology(Machine& machine) {
+  hwloc_topology_t made = nullptr;
+  if (hwloc_topology_init(&made) != 0) return;
+  const std::unique_ptr<hwloc_topology, decltype(&hwloc_topology_destroy)> topology(
+      made, hwloc_topology_destroy);
+  if (hwloc_topology_load(made) != 0) return;
+  const auto each = [&](hwloc_obj_type_t type, auto f) {
+    for (hwloc_obj_t at = nullptr; (at = hwloc_get_next_obj_by_type(made, type, at)) != nullptr;) {
+      std::vector<int> here;
+      for (const int cpu : machine.cpus)
+        if (hwloc_bitmap_isset(at->cpuset, static_cast<unsigned>(cpu))) here.push_back(cpu);
+      if (!here.empty()) f(static_cast<int>(at->os_index), std::move(here));
+    }
+  };
+  each(HWLOC_OBJ_CORE, [&](int, std::vector<int> here) {
+    if (here.size() > 1) machine.smt.push_back(std::move(here));
+  });
+  each(HWLOC_OBJ_NUMANODE,
+       [&](int node, std::vector<int> here) { machine.numa_nodes[node] = std::move(here); });
 }
 
 }  // namespace
@@ -116,34 +134,23 @@ Machine inspect_machine(const std::string& root, std::vector<int> cpus) {
   find_quota(root, machine);
 
   const std::string system = root + "/sys/devices/system";
-  const auto of_cpu = [&](int cpu, const char* file) {
-    return read(fmt::format("{}/cpu/cpu{}/{}", system, cpu, file));
-  };
   machine.online = parse_cpu_list(read(system + "/cpu/online"));
-  for (const int cpu : machine.cpus) {
-    std::vector<int> core =
-        common(machine.cpus, parse_cpu_list(of_cpu(cpu, "topology/thread_siblings_list")));
-    if (core.size() > 1 && core[0] == cpu) machine.smt.push_back(std::move(core));
-  }
-  std::error_code none;
-  for (const auto& entry : fs::directory_iterator(system + "/node", none)) {
-    int node = 0;
-    if (std::sscanf(entry.path().filename().c_str(), "node%d", &node) != 1) continue;
-    std::vector<int> here = common(machine.cpus, parse_cpu_list(read(entry.path() / "cpulist")));
-    if (!here.empty()) machine.numa_nodes[node] = std::move(here);
-  }
+  find_topology(machine);
 
   const auto of_clock = [&](const char* file) {
-    return machine.cpus.empty() ? "" : of_cpu(machine.cpus[0], file);
+    return machine.cpus.empty()
+               ? ""
+               : read(fmt::format("{}/cpu/cpu{}/cpufreq/{}", system, machine.cpus[0], file));
   };
-  machine.frequency_driver = of_clock("cpufreq/scaling_driver");
-  machine.governor = of_clock("cpufreq/scaling_governor");
-  machine.energy_preference = of_clock("cpufreq/energy_performance_preference");
+  machine.frequency_driver = of_clock("scaling_driver");
+  machine.governor = of_clock("scaling_governor");
+  machine.energy_preference = of_clock("energy_performance_preference");
   const std::string pages = read(root + "/sys/kernel/mm/transparent_hugepage/enabled");
   const size_t begin = pages.find('['), end = pages.find(']');
   if (begin < end && end != pages.npos)
     machine.huge_pages = pages.substr(begin + 1, end - begin - 1);
 
+  std::error_code none;
   for (const char* file : {"/.dockerenv", "/run/.containerenv", "/run/systemd/container"})
     if (fs::exists(root + file, none)) machine.container = file;
   const std::string groups = read(root + "/proc/self/cgroup");
