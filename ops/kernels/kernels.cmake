@@ -38,6 +38,7 @@ set(QUERN_FAMILIES
   "elementwise   elementwise  UnaryKernel:unary BinaryKernel:binary ComparisonKernel:comparison ChoiceKernel:choice
                  avx512_bf16 avx512 avx2 neon_bf16 portable reference"
   "image         resample     ResampleKernel:resample       avx512 avx2 portable reference"
+  "lookup        lookup       RowCopyKernel:row_copy SegmentSumKernel:segment_sum  avx512 avx2 portable reference"
   "norm          batch_norm   BatchNormKernel:batch_norm    avx512 avx2 portable reference"
   "norm          join         JoinKernel:join               avx512_bf16 avx512 avx2 portable reference"
   "norm          layer_norm   LayerNormKernel:layer_norm    avx512 avx2 portable reference"

@@ -1,0 +1,99 @@
+#include "quern/ops/detail/row_groups.h"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "quern/tensor/parallel.h"
+#include "quern/tensor/raw.h"
+
+namespace quern::detail {
+namespace {
+
+constexpr int kDigitBits = 11;  // a table of counts takes half of a first-level cache
+constexpr int64_t kDigits = int64_t{1} << kDigitBits;
+constexpr int64_t kChunk = 1 << 14;  // keys that are counted together
+
+/// One pass of a radix sort: `to` has the keys of `from` by their digit at `shift`, those of the
+/// same digit in their order.
+void sort_by_digit(const uint64_t* from, uint64_t* to, int64_t n, int shift) {
+  const int64_t chunks = (n + kChunk - 1) / kChunk;
+  const Workspace counts(chunks * kDigits * static_cast<int64_t>(sizeof(int64_t)));
+  const auto of_chunk = [&](int64_t begin) {
+    return counts.as<int64_t>() + begin / kChunk * kDigits;
+  };
+  const auto digit = [=](uint64_t key) { return key >> shift & (kDigits - 1); };
+  parallel_chunks(n, kChunk, [&](int64_t begin, int64_t end) {
+    int64_t* const count = of_chunk(begin);
+    std::fill_n(count, kDigits, 0);
+    for (int64_t i = begin; i < end; ++i) ++count[digit(from[i])];
+  });
+  int64_t at = 0;  // counts become the places that each chunk's keys begin at
+  for (int64_t d = 0; d < kDigits; ++d)
+    for (int64_t c = 0; c < chunks; ++c)
+      at += std::exchange(counts.as<int64_t>()[c * kDigits + d], at);
+  parallel_chunks(n, kChunk, [&](int64_t begin, int64_t end) {
+    int64_t* const place = of_chunk(begin);
+    for (int64_t i = begin; i < end; ++i) to[place[digit(from[i])]++] = from[i];
+  });
+}
+
+int bits_below(int64_t n) {
+  return static_cast<int>(std::bit_width(static_cast<uint64_t>(std::max<int64_t>(n, 1) - 1)));
+}
+
+}  // namespace
+
+Tensor check_indices(std::string_view op, const Tensor& indices, int64_t rows) {
+  check(indices.defined() && indices.dtype() == DType::i64, op,
+        "indices: expected an i64 tensor, got {}", indices);
+  const Tensor dense = raw::contiguous(indices);
+  const int64_t* index = dense.data<int64_t>();
+  const auto outside = [=](int64_t i) {
+    return static_cast<uint64_t>(i) >= static_cast<uint64_t>(rows);
+  };
+  parallel_chunks(dense.numel(), kChunk, [&](int64_t begin, int64_t end) {
+    const int64_t* const wrong = std::find_if(index + begin, index + end, outside);
+    if (wrong != index + end)
+      fail(op, fmt::format("indices: expected 0..{}, got {} as element {}", rows - 1, *wrong,
+                           wrong - index));
+  });
+  return dense;
+}
+
+RowGroups group_rows(const Tensor& indices, int64_t rows) {
+  const int64_t n = indices.numel();
+  const int64_t* index = indices.data<int64_t>();
+  // A key is a row, and below it the place: keys begin in the order of their places.
+  const int place_bits = bits_below(n), bits = place_bits + bits_below(rows);
+  check(bits <= 64, "group_rows", "indices: expected less than 2^{} of {} rows, got {}",
+        64 - bits_below(rows), rows, n);
+  const uint64_t place_of = (uint64_t{1} << place_bits) - 1;
+  const Workspace first(n * 8), second(n * 8);
+  uint64_t *keys = first.as<uint64_t>(), *other = second.as<uint64_t>();
+  parallel_chunks(n, kChunk, [=](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i)
+      keys[i] = static_cast<uint64_t>(index[i]) << place_bits | static_cast<uint64_t>(i);
+  });
+  for (int shift = place_bits; shift < bits; shift += kDigitBits) {
+    sort_by_digit(keys, other, n, shift);
+    std::swap(keys, other);
+  }
+
+  const auto row = [&](int64_t i) { return static_cast<int64_t>(keys[i] >> place_bits); };
+  int64_t unique = n > 0;
+  for (int64_t i = 1; i < n; ++i) unique += row(i) != row(i - 1);
+  const RowGroups groups{empty({unique}, DType::i64), empty({unique + 1}, DType::i64),
+                         empty({n}, DType::i64)};
+  int64_t *const of = groups.rows.out<int64_t>(), *const begins = groups.offsets.out<int64_t>();
+  int64_t* const places = groups.places.out<int64_t>();
+  int64_t s = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    places[i] = static_cast<int64_t>(keys[i] & place_of);
+    if (i == 0 || row(i) != row(i - 1)) of[s] = row(i), begins[s++] = i;
+  }
+  begins[s] = n;
+  return groups;
+}
+
+}  // namespace quern::detail

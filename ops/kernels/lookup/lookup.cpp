@@ -1,0 +1,70 @@
+#include "quern/ops/kernels/lookup/lookup.h"
+
+#include <algorithm>
+
+#include "quern/ops/kernels/table.h"
+#include "quern/tensor/parallel.h"
+
+namespace quern::kernels {
+namespace {
+
+constexpr int64_t kCellBytes = 1 << 18;  // of rows; what is fetched ahead of a cell's end is lost
+
+int64_t rows_a_cell(int64_t bytes) {
+  return std::max<int64_t>(16, kCellBytes / std::max<int64_t>(1, bytes));
+}
+
+bool in_lines(const void* p, int64_t stride, int64_t bytes) {
+  return reinterpret_cast<uintptr_t>(p) % 64 == 0 && stride % 64 == 0 && bytes % 64 == 0;
+}
+
+}  // namespace
+
+const RowCopyKernel& select_row_copy() {
+  return *select<RowCopyKernel>("row_copy", [](const RowCopyKernel&) { return true; });
+}
+
+const SegmentSumKernel& select_segment_sum(DType from, DType to) {
+  const auto* kernel = select<SegmentSumKernel>(
+      "segment_sum", [=](const SegmentSumKernel& k) { return k.from == from && k.to == to; });
+  check(kernel, "segment_sum",
+        "rows: expected f32, bf16 or f64 that are summed in it, got {} to {}", from, to);
+  return *kernel;
+}
+
+void copy_rows(const RowCopyKernel& kernel, RowCopy copy) {
+  static const int64_t l3 = cache_sizes().l3;
+  copy.stream = copy.n * copy.bytes > l3 / 2 && in_lines(copy.to, copy.to_stride, copy.bytes);
+  parallel_chunks(copy.n, rows_a_cell(copy.bytes), [&](int64_t begin, int64_t end) {
+    RowCopy part = copy;
+    part.n = end - begin;
+    if (copy.from_index) part.from_index += begin;
+    else part.from = static_cast<const char*>(copy.from) + begin * copy.from_stride;
+    if (copy.to_index) part.to_index += begin;
+    else part.to = static_cast<char*>(copy.to) + begin * copy.to_stride;
+    kernel.run(part);
+  });
+}
+
+void segment_sum(const SegmentSumKernel& kernel, const SegmentSum& sum) {
+  // Cell c has the segments whose first place is c's, and the last one those that begin at the end.
+  const int64_t first = sum.offsets[0], places = sum.offsets[sum.segments] - first;
+  const int64_t grain = rows_a_cell(sum.width * itemsize(kernel.from));
+  const int64_t cells = std::max<int64_t>(1, (places + grain - 1) / grain);
+  const auto segment_at = [&](int64_t cell) {
+    if (cell == cells) return sum.segments;
+    return std::lower_bound(sum.offsets, sum.offsets + sum.segments, first + cell * grain) -
+           sum.offsets;
+  };
+  parallel_for(cells, [&](int64_t cell) {
+    const int64_t begin = segment_at(cell), end = segment_at(cell + 1);
+    SegmentSum part = sum;
+    part.segments = end - begin;
+    part.offsets += begin;
+    if (sum.to_index) part.to_index += begin;
+    else part.to = static_cast<char*>(sum.to) + begin * sum.to_stride * itemsize(kernel.to);
+    kernel.run(part);
+  });
+}
+
+}  // namespace quern::kernels

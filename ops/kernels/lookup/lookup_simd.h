@@ -1,0 +1,114 @@
+// Lookups on vectors, once an instruction set. Rows lie anywhere, so that no hardware prefetcher
+// knows the next one: those of the rows some KB further down the list are fetched to L2 meanwhile.
+#pragma once
+#include <cstdint>
+
+#include "quern/ops/kernels/lookup/lookup_kernel.h"
+#include "quern/ops/kernels/simd.h"
+
+namespace quern::kernels {
+namespace {
+
+constexpr int64_t kLine = 64;
+constexpr int64_t kAheadBytes = 8192;  // more lines than a core has under way at once
+
+/// So many rows of `bytes` are fetched ahead.
+inline int64_t rows_ahead(int64_t bytes) {
+  const int64_t rows = kAheadBytes / (bytes > 0 ? bytes : 1);
+  return rows < 2 ? 2 : rows > 64 ? 64 : rows;
+}
+
+template <bool to_write>
+void fetch(const char* row, int64_t bytes) {
+  for (int64_t at = 0; at < bytes; at += kLine) __builtin_prefetch(row + at, to_write, 2);
+}
+
+/// A row as vectors of f32, whatever its elements are.
+template <bool streams>
+void copy_row(char* to, const char* from, int64_t bytes) {
+  constexpr int64_t step = kLanes<float> * static_cast<int64_t>(sizeof(float));
+  int64_t at = 0;
+  for (; at + step <= bytes; at += step) {
+    const Vec<float> v = load(reinterpret_cast<const float*>(from + at));
+    float* const out = reinterpret_cast<float*>(to + at);
+    if constexpr (streams) stream<float>(out, v);
+    else store(out, v);
+  }
+  if (at < bytes) __builtin_memcpy(to + at, from + at, static_cast<size_t>(bytes - at));
+}
+
+template <bool streams>
+void copy_rows_as(const RowCopy& c) {
+  const char* from = static_cast<const char*>(c.from);
+  char* to = static_cast<char*>(c.to);
+  const int64_t ahead = rows_ahead(c.bytes);
+  for (int64_t i = 0; i < c.n; ++i) {
+    if (const int64_t next = i + ahead; next < c.n) {
+      if (c.from_index) fetch<false>(from + c.from_index[next] * c.from_stride, c.bytes);
+      if (c.to_index && !streams) fetch<true>(to + c.to_index[next] * c.to_stride, c.bytes);
+    }
+    copy_row<streams>(to + (c.to_index ? c.to_index[i] : i) * c.to_stride,
+                      from + (c.from_index ? c.from_index[i] : i) * c.from_stride, c.bytes);
+  }
+  if (streams) store_fence();
+}
+
+void copy_rows(const RowCopy& c) {
+  if (c.stream) copy_rows_as<true>(c);
+  else copy_rows_as<false>(c);
+}
+
+/// `vectors` of columns from c on, in registers from the first place of a segment to the last.
+template <int vectors, class From, class To, class Lanes>
+void sum_columns(const SegmentSum& p, int64_t s, int64_t c, Lanes lanes) {
+  const From* from = static_cast<const From*>(p.from) + c;
+  To* to = static_cast<To*>(p.to) + (p.to_index ? p.to_index[s] : s) * p.to_stride + c;
+  const float* weight = static_cast<const float*>(p.weight);
+  const int64_t end = p.offsets[s + 1], last = p.offsets[p.segments];
+  const int64_t ahead = rows_ahead(p.width * static_cast<int64_t>(sizeof(From)));
+  constexpr int64_t bytes = vectors * kLanes<float> * static_cast<int64_t>(sizeof(From));
+
+  Vec<float> sum[vectors];
+  unroll<vectors>([&](int k) {
+    sum[k] = p.add ? Vec<float>(lanes.load(to + k * kLanes<float>)) : Vec<float>(0.0f);
+  });
+  for (int64_t j = p.offsets[s]; j < end; ++j) {
+    if (p.index && j + ahead < last)
+      fetch<false>(reinterpret_cast<const char*>(from + p.index[j + ahead] * p.from_stride), bytes);
+    const From* row = from + (p.index ? p.index[j] : j) * p.from_stride;
+    unroll<vectors>([&](int k) {
+      const Vec<float> x = lanes.load(row + k * kLanes<float>);
+      sum[k] = weight ? fused(Vec<float>(weight[j]), x, sum[k]) : sum[k] + x;
+    });
+  }
+  unroll<vectors>([&](int k) { lanes.store(to + k * kLanes<float>, Vec<To>(sum[k])); });
+}
+
+template <class From, class To>
+void segment_sum(const SegmentSum& p) {
+  constexpr int kVectors = 8;
+  constexpr int64_t lanes = kLanes<float>;
+  for (int64_t s = 0; s < p.segments; ++s) {
+    int64_t c = 0;
+    for (; c + kVectors * lanes <= p.width; c += kVectors * lanes)
+      sum_columns<kVectors, From, To>(p, s, c, AllLanes{});
+    for (; c + lanes <= p.width; c += lanes) sum_columns<1, From, To>(p, s, c, AllLanes{});
+    if (c < p.width) sum_columns<1, From, To>(p, s, c, FirstLanes{p.width - c});
+  }
+}
+
+constexpr RowCopyKernel kRowCopy[] = {{QUERN_NAMED("copy_rows"), kIsa, copy_rows}};
+constexpr SegmentSumKernel kSegmentSum[] = {
+    {QUERN_NAMED("segment_sum_f32_f32"), kIsa, DType::f32, DType::f32, segment_sum<float, float>},
+    {QUERN_NAMED("segment_sum_bf16_f32"), kIsa, DType::bf16, DType::f32,
+     segment_sum<bfloat16, float>},
+    {QUERN_NAMED("segment_sum_bf16_bf16"), kIsa, DType::bf16, DType::bf16,
+     segment_sum<bfloat16, bfloat16>},
+};
+
+}  // namespace
+
+QUERN_KERNELS(RowCopyKernel, row_copy, kRowCopy)
+QUERN_KERNELS(SegmentSumKernel, segment_sum, kSegmentSum)
+
+}  // namespace quern::kernels
