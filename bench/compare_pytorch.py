@@ -34,7 +34,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from compare import machine, table
+from compare import machine, table, table_rows
 from compare.engines import Failed, Worker, tcmalloc
 from compare.rows import VARIANTS, measure
 from sweeps.arguments import amount, positive, some_of
@@ -62,9 +62,10 @@ def parse_arguments():
     parser.add_argument("--seconds", type=amount, default=2, help="length of a turn [%(default)s]")
     parser.add_argument("--model", "--arch", dest="arch", default="resnet50", help="of nn/network.h [%(default)s]")
     parser.add_argument("--image-size", type=positive, default=224)
+    parser.add_argument("--rows", action="store_true", help="no network: rows out of a table and into it, and nothing else")
     parser.add_argument("--venv", type=Path, default=HOME / "compare-venv", help="made there [%(default)s]")
     parser.add_argument("--python", help="an interpreter with the other engines, instead of --venv")
-    parser.add_argument("--quern", help="the program resnet50 [built by ./dev build]")
+    parser.add_argument("--quern", help="the program resnet50, of --rows quern_op_times [built by ./dev build]")
     parser.add_argument("--quern-options", type=str.split, default=[], metavar="'A B'", help="as in ='--no-fuse'")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure, after each row")
     parser.add_argument("--update-readme", action="store_true", help="put the table into README.md")
@@ -145,7 +146,7 @@ def main():
     options = parse_arguments()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # by way of the clean-up, as for Ctrl-C
     try:
-        run(options)
+        table_rows.run(options) if options.rows else run(options)
     except KeyboardInterrupt:
         sys.exit("compare_pytorch: interrupted")
 

@@ -60,6 +60,7 @@ void add_join(const Options&, Benchmarks&);
 void add_pool(const Options&, Benchmarks&);
 void add_elementwise(const Options&, Benchmarks&);
 void add_rows(const Options&, Benchmarks&);
+void add_lookup(const Options&, Benchmarks&);
 void add_optimizer(const Options&, Benchmarks&);
 
 /// The lines of a shape file without comments and blanks. Error: not readable.

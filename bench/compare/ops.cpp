@@ -44,6 +44,25 @@ Tensor indices(int64_t n, int64_t count) {
   for (int64_t i = 0; i < n; ++i) t.out<int64_t>()[i] = i % count;
   return t;
 }
+/// 0 ... count-1 at random, as ops.py draws them.
+Tensor random_indices(int64_t n, int64_t count) {
+  const Tensor t = empty({n}, DType::i64);
+  uint64_t state = 1;
+  for (int64_t i = 0; i < n; ++i) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    t.out<int64_t>()[i] = static_cast<int64_t>((state >> 33) % static_cast<uint64_t>(count));
+  }
+  return t;
+}
+/// Of a table and of as many rows as are looked up, one of which it changes: `result`.
+Op lookup(void (*f)(const Tensor&, const Tensor&, const Tensor&), size_t result) {
+  return [=](const Tensors& x) -> Call {
+    return [=, &x, at = random_indices(x[1].size(0), x[0].size(0))] {
+      f(x[0], at, x[1]);
+      return x[result];
+    };
+  };
+}
 Call batch_norm_call(const Tensors& x, bool training) {
   const Shape channels{x[0].size(1)};
   return [&x, training, mean = zeros(channels), var = full(channels, 1)] {
@@ -128,6 +147,9 @@ const std::map<std::string, Op> kOps{
        return
            [&x, at = indices(x[0].size(0) / 2, x[0].size(0) / 3)] { return embedding(at, x[0]); };
      }},
+    {"gather_rows", lookup(gather_rows, 1)},
+    {"scatter_rows", lookup(scatter_rows, 0)},
+    {"scatter_add_rows", lookup(scatter_add_rows, 0)},
     {"dropout", unary([](const Tensor& x) { return dropout(x); })},
     {"cat_first", binary([](const Tensor& a, const Tensor& b) {
        return cat({a, b}, 0);

@@ -108,10 +108,25 @@ def convolutions(file, batch, quick):
 
 def pytorch_ops(torch):
     """Each op as a function of its operands that returns a call."""
+    import numpy as np
+
     f = torch.nn.functional
 
     def indices(n, count):
         return torch.arange(n) % count
+
+    def random_indices(n, count):
+        state, drawn = 1, []
+        for _ in range(n):
+            state = (state * 6364136223846793005 + 1442695040888963407) % 2**64
+            drawn.append((state >> 33) % count)
+        return torch.tensor(drawn)
+
+    def lookup(f, result):
+        return lambda *x: (lambda at: lambda: (f(*x, at), x[result])[1])(random_indices(len(x[1]), len(x[0])))
+
+    def numpy_lookup(f, result):
+        return lookup(lambda t, x, at: f(t.numpy(), x.numpy(), at.numpy()), result)
 
     def batch_norm(x, weight, bias, training):
         mean, var = torch.zeros_like(weight, dtype=torch.float32), torch.ones_like(weight, dtype=torch.float32)
@@ -151,6 +166,13 @@ def pytorch_ops(torch):
         "batch_norm": lambda x, w, b: batch_norm(x, w, b, True),
         "batch_norm_eval": lambda x, w, b: batch_norm(x, w, b, False),
         **{"cross_entropy": with_targets(f.cross_entropy), "nll_loss": with_targets(f.nll_loss)},
+        "copy": lambda t, x: lambda: x.copy_(t[: len(x)]),
+        "gather_rows": lookup(lambda t, x, at: torch.index_select(t, 0, at, out=x), 1),
+        "scatter_rows": lookup(lambda t, x, at: t.index_copy_(0, at, x), 0),
+        "scatter_add_rows": lookup(lambda t, x, at: t.index_add_(0, at, x), 0),
+        "numpy_gather_rows": numpy_lookup(lambda t, x, at: t.take(at, 0, x, "clip"), 1),
+        "numpy_scatter_rows": numpy_lookup(lambda t, x, at: t.__setitem__(at, x), 0),
+        "numpy_scatter_add_rows": numpy_lookup(lambda t, x, at: np.add.at(t, at, x), 0),
         "embedding": lambda w: (lambda at: lambda: f.embedding(at, w))(indices(len(w) // 2, len(w) // 3)),
     }
     return {name: lambda *x, op=op: lambda: op(*x) for name, op in plain.items()} | made

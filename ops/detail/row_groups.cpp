@@ -80,7 +80,7 @@ RowGroups group_rows(const Tensor& indices, int64_t rows) {
     std::swap(keys, other);
   }
 
-  const auto row = [&](int64_t i) { return static_cast<int64_t>(keys[i] >> place_bits); };
+  const auto row = [=](int64_t i) { return static_cast<int64_t>(keys[i] >> place_bits); };
   int64_t unique = n > 0;
   for (int64_t i = 1; i < n; ++i) unique += row(i) != row(i - 1);
   const RowGroups groups{empty({unique}, DType::i64), empty({unique + 1}, DType::i64),
@@ -88,9 +88,11 @@ RowGroups group_rows(const Tensor& indices, int64_t rows) {
   int64_t *const of = groups.rows.out<int64_t>(), *const begins = groups.offsets.out<int64_t>();
   int64_t* const places = groups.places.out<int64_t>();
   int64_t s = 0;
-  for (int64_t i = 0; i < n; ++i) {
+  for (int64_t i = 0, last = -1; i < n; ++i) {
     places[i] = static_cast<int64_t>(keys[i] & place_of);
-    if (i == 0 || row(i) != row(i - 1)) of[s] = row(i), begins[s++] = i;
+    if (row(i) == last) continue;
+    of[s] = last = row(i);
+    begins[s++] = i;
   }
   begins[s] = n;
   return groups;

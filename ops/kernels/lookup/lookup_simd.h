@@ -88,7 +88,12 @@ template <class From, class To>
 void segment_sum(const SegmentSum& p) {
   constexpr int kVectors = 8;
   constexpr int64_t lanes = kLanes<float>;
+  constexpr int64_t size = sizeof(To);
+  const int64_t ahead = rows_ahead(p.width * size);
   for (int64_t s = 0; s < p.segments; ++s) {
+    if (p.add && p.to_index && s + ahead < p.segments)
+      fetch<true>(static_cast<const char*>(p.to) + p.to_index[s + ahead] * p.to_stride * size,
+                  p.width * size);
     int64_t c = 0;
     for (; c + kVectors * lanes <= p.width; c += kVectors * lanes)
       sum_columns<kVectors, From, To>(p, s, c, AllLanes{});

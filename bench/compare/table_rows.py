@@ -1,0 +1,94 @@
+"""Rows of a table: 131,072 rows of 128 f32 out of a million and into them, at random; quern beside PyTorch and numpy, and
+beside what the machine copies. compare_pytorch.py --rows."""
+
+import json
+import math
+import os
+import statistics
+import subprocess
+
+from . import machine, ops
+from .engines import environment, tcmalloc
+
+ROWS, WIDTH, TABLE = 131072, 128, 1_000_000
+NAMES = ("gather_rows", "scatter_rows", "scatter_add_rows")
+PASSES = {"copy": 2, "gather_rows": 2, "scatter_rows": 2, "scatter_add_rows": 3}  # reads and writes of so many rows
+
+
+class Engine:
+    """A process that answers a line of JSON with a number."""
+
+    def __init__(self, command, env):
+        self.process = subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def read(self):
+        return self.process.stdout.readline().strip()
+
+    def ask(self, **question):
+        self.process.stdin.write(json.dumps(question) + "\n")
+        self.process.stdin.flush()
+        answer = self.read()
+        if not answer:
+            raise SystemExit(f"compare_pytorch: {self.process.args[0]} ended")
+        return float(answer)
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def job(name):
+    shapes = [(TABLE, WIDTH), (ROWS, WIDTH)]
+    return {"op": name, "dtype": "f32", "format": "contiguous", "backward": False, "shapes": shapes, "low": -1, "high": 1}
+
+
+def race(options):
+    """The rows of the table, as dictionaries: seconds of each engine."""
+    python = options.python or machine.interpreter(options.venv)
+    program = options.quern or machine.build("quern_op_times", "bench", "bench")
+    env = environment(len(machine.cores()))
+    rivals = env | ({"LD_PRELOAD": tcmalloc()} if tcmalloc() else {})
+    command = [python, "-W", "ignore", ops.__file__]
+    seconds = options.seconds / 4
+    rows = []
+    for name in ("copy", *NAMES):
+        engines = {"PyTorch": Engine(command, rivals)}
+        if name != "copy":
+            engines |= {"quern": Engine([program], env), "numpy": Engine(command, rivals)}
+        results = {}
+        for engine, process in engines.items():
+            if engine != "quern":
+                process.read()  # its version
+            results[engine] = process.ask(**job(f"numpy_{name}" if engine == "numpy" else name))
+        turns = {engine: [] for engine in engines}
+        for _ in range(options.rounds):
+            for engine, process in engines.items():
+                turns[engine].append(process.ask(seconds=seconds))
+        for process in engines.values():
+            process.close()
+        # Of rows that are written twice, engines keep another one.
+        agree = all(math.isclose(a, results["PyTorch"], rel_tol=1e-3) for a in results.values())
+        rows.append({"op": name, "seconds": {e: statistics.median(t) for e, t in turns.items()}, "agree": agree})
+        rows[-1]["ratios"] = [p / q for p, q in zip(turns["PyTorch"], turns.get("quern", ()))]
+    return rows
+
+
+def run(options):
+    rows = race(options)
+    print(f"{machine.describe()['cpu']}, {len(machine.cores())} threads, quern {machine.commit()}, {os.uname().machine}; ", end="")
+    print(f"{ROWS:,} rows of {WIDTH} f32, a table of {TABLE:,}; medians of {options.rounds} rounds\n")
+    print("| | quern, GB/s | share of copying | PyTorch, GB/s | numpy, GB/s | quern ÷ PyTorch (by round) |\n|---|---|---|---|---|---|")
+    rate = lambda row, engine: 1e-9 * PASSES[row["op"]] * ROWS * WIDTH * 4 / row["seconds"][engine]
+    copying = rate(rows[0], "PyTorch")
+    for row in rows[1:]:
+        low, high = min(row["ratios"]), max(row["ratios"])
+        ratio = f"**{statistics.median(row['ratios']):.2f}** ({low:.2f}–{high:.2f})"
+        print(
+            f"| {row['op']} | {rate(row, 'quern'):.1f} | {rate(row, 'quern') / copying:.2f} | {rate(row, 'PyTorch'):.1f} | "
+            f"{rate(row, 'numpy'):.1f} | {ratio} |{'' if row['agree'] else ' RESULTS DIFFER'}"
+        )
+    print(f"\nPyTorch copies {ROWS:,} such rows at {copying:.1f} GB/s, read and written.")
+    if options.json:
+        options.json.write_text(json.dumps({"machine": machine.describe(), "commit": machine.commit(), "rows": rows}, indent=1) + "\n")
+    if not all(row["agree"] for row in rows):
+        raise SystemExit(1)
