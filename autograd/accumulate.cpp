@@ -1,5 +1,7 @@
 #include "quern/autograd/accumulate.h"
 
+#include <algorithm>
+
 #include "quern/tensor/cpu_features.h"
 #include "quern/tensor/parallel.h"
 #include "quern/tensor/raw.h"
@@ -35,13 +37,56 @@ void add_run(T* sum, const T* x, int64_t n) {
   add_all(sum, x, n);
 }
 
+/// sum[rows[i], :] += values[i, :], as the elements lie in memory; `out` and `in` are dense.
+template <class T>
+void add_rows(T* out, const T* in, const int64_t* rows, int64_t n, int64_t width) {
+  parallel_chunks(n, std::max<int64_t>(1, (1 << 15) / std::max<int64_t>(1, width)),
+                  [=](int64_t begin, int64_t end) {
+                    for (int64_t i = begin; i < end; ++i)
+                      add_run(out + rows[i] * width, in + i * width, width);
+                  });
+}
+
+/// Of two row-sparse ones of the same dtype.
+Tensor merged(const Tensor& a, const Tensor& b) {
+  const int64_t *of_a = a.rows().data<int64_t>(), *of_b = b.rows().data<int64_t>();
+  const int64_t n_a = a.rows().numel(), n_b = b.rows().numel();
+  const Tensor all = empty({n_a + n_b}, DType::i64);
+  int64_t* const last = std::set_union(of_a, of_a + n_a, of_b, of_b + n_b, all.out<int64_t>());
+  const int64_t n = last - all.data<int64_t>();
+  const Tensor rows = raw::slice(all, 0, 0, n);
+
+  // As of a table that has these rows alone.
+  const auto at = [&](const Tensor& part) {
+    const Tensor places = empty(part.rows().shape(), DType::i64);
+    const int64_t* next = rows.data<int64_t>();
+    for (int64_t i = 0; i < part.rows().numel(); ++i) {
+      next = std::lower_bound(next, rows.data<int64_t>() + n, part.rows().data<int64_t>()[i]);
+      places.out<int64_t>()[i] = next - rows.data<int64_t>();
+    }
+    return places;
+  };
+  const Tensor values = sparse_rows(at(a), a.values(), n).to_dense();
+  add_(values, sparse_rows(at(b), b.values(), n));
+  return sparse_rows(rows, values, a.size(0));
+}
+
+Tensor as_dtype(const Tensor& sparse, DType dtype) {
+  return sparse_rows(sparse.rows(), raw::to(sparse.values(), dtype), sparse.size(0));
+}
+
 }  // namespace
 
 bool solely_owned(const Tensor& t) {
+  if (t.is_sparse()) return t.identity().use_count() == 1 && solely_owned(t.values());
   return t.identity().use_count() == 1 && t.storage().use_count() == 1;
 }
 
 Tensor owned(Tensor t, DType dtype, MemoryFormat format) {
+  if (t.is_sparse()) {
+    if (t.dtype() != dtype) return as_dtype(t, dtype);
+    return solely_owned(t) ? t : sparse_rows(t.rows(), raw::clone(t.values()), t.size(0));
+  }
   if (t.dtype() == dtype && t.is_dense_as(format) && solely_owned(t)) return t;
   Tensor copy = empty(t.shape(), dtype, format);
   raw::copy_(copy, t);
@@ -49,6 +94,17 @@ Tensor owned(Tensor t, DType dtype, MemoryFormat format) {
 }
 
 void add_(const Tensor& sum, const Tensor& t) {
+  if (t.is_sparse()) {
+    check(sum.format() == MemoryFormat::contiguous, "backward",
+          "gradient: expected a contiguous one beside a row-sparse one, got {}", sum);
+    const Tensor in = raw::contiguous(raw::to(t.values(), sum.dtype()));
+    const int64_t n = t.rows().numel();
+    visit_floating("backward", sum.dtype(), [&]<class T>(std::type_identity<T>) {
+      add_rows(sum.out<T>(), in.data<T>(), t.rows().data<int64_t>(), n, n > 0 ? in.numel() / n : 0);
+    });
+    sum.storage()->bump_version();
+    return;
+  }
   const Tensor x = raw::contiguous(raw::to(t, sum.dtype()), sum.format());
   visit_floating("backward", sum.dtype(), [&]<class T>(std::type_identity<T>) {
     T* const out = sum.out<T>();
@@ -62,6 +118,13 @@ void add_(const Tensor& sum, const Tensor& t) {
 
 Tensor add(Tensor a, Tensor b) {
   const DType dtype = promote(a.dtype(), b.dtype());
+  if (a.is_sparse() && b.is_sparse()) return merged(as_dtype(a, dtype), as_dtype(b, dtype));
+  if (a.is_sparse()) std::swap(a, b);
+  if (b.is_sparse()) {
+    Tensor sum = owned(std::move(a), dtype, MemoryFormat::contiguous);
+    add_(sum, b);
+    return sum;
+  }
   const auto reusable = [&](const Tensor& t) {
     return t.dtype() == dtype && t.is_dense_as(t.format()) && solely_owned(t);
   };

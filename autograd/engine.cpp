@@ -74,6 +74,8 @@ Tensor run_hooks(const Variable& v, Tensor grad) {
 void accumulate(Variable& leaf, Tensor grad) {
   if (!leaf.grad.defined()) {
     leaf.grad = detail::owned(std::move(grad), leaf.dtype, leaf.format);
+  } else if (leaf.grad.is_sparse()) {
+    leaf.grad = detail::owned(detail::add(leaf.grad, std::move(grad)), leaf.dtype, leaf.format);
   } else if (leaf.grad.is_dense_as(leaf.grad.format())) {
     detail::add_(leaf.grad, grad);
   } else {  // one that the user set
@@ -91,6 +93,11 @@ Tensors differentiate(Node& node, const Variable& output, Tensor dy, bool again)
     }
   } const at_the_end{again ? nullptr : &node};
   const Span span = Span::of_backward(node.op, node.module);
+  check(
+      !dy.is_sparse(), node.op,
+      "backward: expected a dense gradient, got {}: what embedding(..., {{.sparse = true}}) looks "
+      "up has to be a leaf",
+      dy);
   if (node.grad_dtype == GradDType::of_output) dy = raw::to(dy, output.dtype);
   Tensors grads = node.backward(dy, again);
   check(grads.size() == node.inputs.size(), node.op, "backward: expected {} gradients, got {}",

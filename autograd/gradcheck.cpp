@@ -39,7 +39,8 @@ Tensors analytic(const std::function<Tensor(const Tensors&)>& f, Tensors inputs,
   }
   const GradMode recording(true);
   f(inputs).backward(dy);
-  for (const Tensor& x : inputs) grads.push_back(x.grad());
+  for (const Tensor& x : inputs)
+    grads.push_back(x.grad().defined() ? x.grad().to_dense() : x.grad());
   for (size_t i = inputs.size(); i-- > 0;)  // backwards: an input may stand there twice
     inputs[i].set_grad(before[i]);
   return grads;

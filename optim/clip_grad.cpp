@@ -77,7 +77,8 @@ double clip_grad_norm_(const Tensors& params, double max_norm) {
     check(params[i].defined(), "clip_grad_norm_", "params[{}]: expected a tensor, got undefined",
           i);
     if (const Tensor grad = params[i].grad(); grad.defined()) {
-      gradients.push_back({grad, raw::contiguous(grad, grad.format())});
+      const Tensor elements = grad.is_sparse() ? grad.values() : grad;
+      gradients.push_back({elements, raw::contiguous(elements, elements.format())});
       sum += sum_of_squares(gradients.back().dense);
     }
   }

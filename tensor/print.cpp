@@ -5,7 +5,7 @@
 #include <cmath>
 #include <ostream>
 
-#include "quern/tensor/tensor.h"
+#include "quern/tensor/raw.h"
 
 namespace quern {
 namespace {
@@ -160,8 +160,28 @@ std::vector<std::string> suffixes_of(const Tensor& t) {
 
 }  // namespace
 
+namespace {
+
+/// As a tensor's elements are printed behind `name`, on a line of their own.
+std::string part_of_sparse(std::string_view name, const Tensor& t) {
+  std::string text = t.numel() == 0 ? "[]" : Layout(t, t.numel() > kThreshold).text();
+  for (size_t at = 0; (at = text.find('\n', at)) != text.npos; ++at)
+    text.insert(at + 1, kPrefix.size() + name.size() + 1, ' ');
+  if (t.numel() == 0) text += fmt::format(", size=({})", fmt::join(t.shape(), ", "));
+  return fmt::format("{}=tensor({}),\n{:{}}", name, text, "", kPrefix.size());
+}
+
+}  // namespace
+
 std::string to_string(const Tensor& t) {
   if (!t.defined()) return "undefined";
+  if (t.is_sparse())
+    return fmt::format(
+        "{}{}{}size=({}), nnz={}{}, layout=torch.sparse_coo)", kPrefix,
+        part_of_sparse("indices", raw::unsqueeze(t.rows(), 0)),
+        part_of_sparse("values", t.values()), fmt::join(t.shape(), ", "), t.rows().numel(),
+        t.dtype() == DType::f32 ? std::string()
+                                : fmt::format(", dtype=torch.{}", pytorch_name(t.dtype())));
   std::string text(kPrefix);
   text += t.numel() == 0 ? "[]" : Layout(t, t.numel() > kThreshold).text();
   const size_t line_break = text.rfind('\n');

@@ -41,7 +41,7 @@ Tensor::Tensor(std::shared_ptr<Storage> storage, Shape shape, Strides strides, i
         available, shape, strides, offset);
   impl_ = std::allocate_shared<Impl>(
       CachedAllocator<Impl>(),
-      Impl{std::move(storage), shape, strides, offset, count, dtype, nullptr});
+      Impl{std::move(storage), shape, strides, offset, count, dtype, nullptr, nullptr});
 }
 
 void Tensor::throw_undefined() {
@@ -68,6 +68,7 @@ MemoryFormat Tensor::format() const {
 std::string Tensor::describe() const {
   if (!defined()) return "undefined";
   std::string text = fmt::format("{} {}", dtype(), shape());
+  if (is_sparse()) return fmt::format("{} row-sparse, {} rows", text, rows().numel());
   if (is_dense_as(MemoryFormat::contiguous)) return text;
   if (is_dense_as(MemoryFormat::channels_last)) return text + " channels_last";
   return fmt::format("{} strides {}", text, strides());

@@ -15,6 +15,8 @@
 
 namespace quern {
 
+struct RowSparse;
+
 /// What autograd keeps with a tensor; opaque here, defined in autograd/.
 struct AutogradMeta {
   virtual ~AutogradMeta() = default;
@@ -36,13 +38,13 @@ class Tensor {
 
   bool defined() const { return impl_ != nullptr; }
   const Shape& shape() const { return impl().shape; }
-  const Strides& strides() const { return impl().strides; }
+  const Strides& strides() const { return dense().strides; }
   int dim() const { return impl().shape.size(); }
   /// Size along `d`, which may be negative: size(-1) is the last.
   int64_t size(int64_t d) const;
   int64_t stride(int64_t d) const;
   int64_t numel() const { return impl().numel; }
-  int64_t offset() const { return impl().offset; }
+  int64_t offset() const { return dense().offset; }
   DType dtype() const { return impl().dtype; }
   int64_t nbytes() const { return numel() * itemsize(dtype()); }
 
@@ -56,8 +58,8 @@ class Tensor {
   /// used, ops keep no packed or bf16 copies of this storage any more: they make them in every
   /// call. Where that matters, write into another tensor and raw::copy_() it into this one.
   void* mutable_data_ptr() const {
-    impl().storage->expose();
-    impl().storage->bump_version();
+    dense().storage->expose();
+    dense().storage->bump_version();
     return out_ptr();
   }
   template <class T>
@@ -67,7 +69,7 @@ class Tensor {
   }
   /// First element, for an op that fills a tensor it has just made, or that moves the version on
   /// itself when it has written (InPlaceChange).
-  void* out_ptr() const { return impl().storage->data() + offset() * itemsize(dtype()); }
+  void* out_ptr() const { return dense().storage->data() + offset() * itemsize(dtype()); }
   template <class T>
   T* out() const {
     check_dtype(dtype_of<T>);
@@ -99,12 +101,23 @@ class Tensor {
   /// contiguous.
   MemoryFormat format() const;
 
-  const std::shared_ptr<Storage>& storage() const { return impl().storage; }
-  uint64_t version() const { return impl().storage->version(); }
-  bool exposed() const { return impl().storage->exposed(); }  ///< see Storage
+  const std::shared_ptr<Storage>& storage() const { return dense().storage; }
+  uint64_t version() const { return dense().storage->version(); }
+  bool exposed() const { return dense().storage->exposed(); }  ///< see Storage
   bool is_same(const Tensor& other) const { return impl_ == other.impl_; }
   /// "f32 [16,64,56,56] channels_last", or "undefined": what messages say of a tensor.
   std::string describe() const;
+
+  /// Row-sparse: of a shape whose rows are zero but for some that are kept, what embedding(...,
+  /// {.sparse = true}) leaves in grad(). Has a shape and a dtype, and no storage: whatever asks for
+  /// strides or elements, each op among them, is an error that names it.
+  bool is_sparse() const { return impl().sparse != nullptr; }
+  /// Of a row-sparse one (error: a dense one): which rows it keeps, i64 [n], rising, each once; and
+  /// these rows, [n, ...]. Handles of what it holds itself.
+  const Tensor& rows() const;
+  const Tensor& values() const;
+  /// All rows in memory; a dense tensor itself.
+  Tensor to_dense() const;
 
   // Declared here so that loss.backward() reads as people know it; defined in autograd/.
   bool requires_grad() const;
@@ -136,20 +149,33 @@ class Tensor {
     int64_t numel;
     DType dtype;
     std::shared_ptr<AutogradMeta> autograd;
+    std::shared_ptr<const RowSparse> sparse;  // without storage, then
   };
   const Impl& impl() const {
     if (!impl_) [[unlikely]]
       throw_undefined();
     return *impl_;
   }
+  const Impl& dense() const {
+    if (!impl_ || !impl_->storage) [[unlikely]]
+      throw_not_dense();
+    return *impl_;
+  }
+  const RowSparse& sparse() const;
   [[noreturn]] static void throw_undefined();
+  [[noreturn]] void throw_not_dense() const;
   void check_dtype(DType expected) const {
     check(expected == dtype(), "data", "dtype: expected {}, got {}", expected, dtype());
   }
   Tensor dense_as(DType dtype) const;
   double item_as_double() const;
   int64_t item_as_integer(int64_t least, int64_t most) const;
+  friend Tensor sparse_rows(const Tensor& rows, const Tensor& values, int64_t size);
   std::shared_ptr<Impl> impl_;
+};
+
+struct RowSparse {
+  Tensor rows, values;
 };
 
 using Tensors = std::vector<Tensor>;
@@ -187,6 +213,10 @@ Tensor ones(const Shape& shape, DType dtype = DType::f32,
 Tensor zeros_like(const Tensor& t);
 Tensor ones_like(const Tensor& t);
 Tensor arange(int64_t end, DType dtype = DType::i64);  ///< 0, 1, ..., end-1
+
+/// A row-sparse tensor of `size` rows, of which `rows` (i64 [n], rising, each once) are `values` (a
+/// floating [n, ...]) and the others zero; holds both as they are. Error: anything else.
+Tensor sparse_rows(const Tensor& rows, const Tensor& values, int64_t size);
 
 /// A contiguous tensor with a copy of `values`. Error: as many as `shape` says.
 template <class T>

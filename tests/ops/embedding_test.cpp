@@ -1,5 +1,7 @@
 #include "quern/ops/embedding.h"
 
+#include <cmath>
+
 #include "gradcheck_helper.h"
 #include "quern/tensor/parallel.h"
 #include "tensor/threads.h"
@@ -61,7 +63,77 @@ TEST_CASE("the same bits for any number of threads") {
     embedding(indices, weight).backward(dy);
     if (!first.defined()) first = weight.grad();
     CHECK(same_bits(weight.grad(), first));
+    const Tensor rows = random({50, 33}, 2, DType::f32).requires_grad_();
+    embedding(indices, rows, {.sparse = true}).backward(dy);
+    CHECK(same_bits(rows.grad().to_dense(), first));
   }
+}
+
+TEST_CASE("a row-sparse gradient is the dense one's rows") {
+  const Tensor indices = from_vector<int64_t>({3, 0, 3, 3, 1, 0}, {2, 3});
+  const auto sparse = [](const Tensors& in) { return embedding(in[0], in[1], {.sparse = true}); };
+  check_gradients(sparse, {indices, leaf({5, 3}, 1)});
+  check_gradients(sparse, {indices, strided(random({5, 3}, 1)).requires_grad_()});
+  for (const DType dtype : {DType::bf16, DType::f32, DType::f64}) {
+    const Tensor dy = random({2, 3, 70}, 2, dtype);
+    for (EmbeddingOptions options :
+         {EmbeddingOptions{}, EmbeddingOptions{.padding_idx = 3},
+          EmbeddingOptions{.padding_idx = -1}, EmbeddingOptions{.scale_grad_by_freq = true}}) {
+      const Tensor dense = random({5, 70}, 1, dtype).requires_grad_();
+      const Tensor rows = random({5, 70}, 1, dtype).requires_grad_();
+      embedding(indices, dense, options).backward(dy);
+      options.sparse = true;
+      embedding(indices, rows, options).backward(dy);
+      CHECK(!dense.grad().is_sparse());
+      CHECK(rows.grad().is_sparse());
+      CHECK(
+          rows.grad().rows().to_vector<int64_t>() ==
+          (options.padding_idx == 3 ? std::vector<int64_t>{0, 1} : std::vector<int64_t>{0, 1, 3}));
+      CHECK(same_bits(rows.grad().to_dense(), dense.grad()));
+    }
+  }
+  const Tensor none = random({5, 3}, 1).requires_grad_();
+  embedding(zeros({0}, DType::i64), none, {.sparse = true}).backward(zeros({0, 3}, DType::f64));
+  CHECK(none.grad().rows().numel() == 0);
+}
+
+TEST_CASE("gradients divided by how often a row is there") {
+  const Tensor weight = zeros({3, 2}).requires_grad_();
+  embedding(from_vector<int64_t>({2, 0, 2, 2, 2}), weight, {.scale_grad_by_freq = true})
+      .backward(from_vector<float>({1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, {5, 2}));
+  CHECK(weight.grad().to_vector<float>() == std::vector<float>{3, 4, 0, 0, 5.5, 6.5});
+}
+
+TEST_CASE("rows that are looked up are scaled to max_norm, others left alone") {
+  for (const bool by_columns : {false, true}) {
+    const Tensor values = from_vector<double>({3, 4, 30, 40, 0.3, 0.4}, {3, 2});
+    const Tensor weight = by_columns ? strided(values) : values;
+    const uint64_t before = weight.version();
+    const Tensor y = embedding(from_vector<int64_t>({0, 2, 0}), weight, {.max_norm = 1});
+    CHECK(weight.version() == before + 1);
+    const double by = 1 / (5 + 1e-7);
+    const Tensor expected = from_vector<double>({3 * by, 4 * by, 30, 40, 0.3, 0.4}, {3, 2});
+    CHECK(max_abs_difference(weight, expected) < 1e-15);
+    CHECK(same_bits(raw::select(y, 0, 2), raw::contiguous(raw::select(weight, 0, 0))));
+  }
+  for (const auto& [p, norm] : {std::pair{1.0, 7.0}, {INFINITY, 4.0}, {3.0, std::cbrt(91.0)}}) {
+    const Tensor weight = from_vector<double>({3, 4}, {1, 2});
+    embedding(from_vector<int64_t>({0}), weight, {.max_norm = 2, .norm_type = p});
+    CHECK(std::abs(weight.to_vector<double>()[0] - 3 * 2 / (norm + 1e-7)) < 1e-14);
+  }
+}
+
+TEST_CASE("gradients that are not finite, and rows without elements") {
+  const Tensor weight = zeros({4, 2}).requires_grad_();
+  embedding(from_vector<int64_t>({1, 3}), weight, {.sparse = true})
+      .backward(from_vector<float>({NAN, 1, INFINITY, 2}, {2, 2}));
+  const auto grad = weight.grad().to_dense().to_vector<float>();
+  CHECK(std::isnan(grad[2]));
+  CHECK(grad[6] == INFINITY);
+  CHECK(grad[0] == 0);
+  const Tensor narrow = zeros({4, 0}).requires_grad_();
+  embedding(from_vector<int64_t>({1, 3}), narrow, {.sparse = true}).backward(zeros({2, 0}));
+  CHECK(narrow.grad().rows().numel() == 2);
 }
 
 TEST_CASE("what embedding refuses") {
@@ -82,4 +154,8 @@ TEST_CASE("what embedding refuses") {
                        "[embedding] indices: expected 0..3, got -1 as element 0", Error);
   CHECK_THROWS_WITH_AS(embedding(indices, weight, 4),
                        "[embedding] padding_idx: expected -4..3, got 4", Error);
+  CHECK_THROWS_WITH_AS(embedding(indices, weight, {.max_norm = -1.0}),
+                       "[embedding] max_norm: expected at least 0, got -1", Error);
+  CHECK_THROWS_WITH_AS(embedding(indices, weight, {.norm_type = 0}),
+                       "[embedding] norm_type: expected more than 0, got 0", Error);
 }
