@@ -45,12 +45,12 @@ void Optimizer::set_lr(double lr) {
   for (size_t group = 0; group < num_groups(); ++group) set_lr(lr, group);
 }
 
-void Optimizer::make_state(size_t group) {
+void Optimizer::make_state(size_t group, const Initial& initial) {
   for (Slot& slot : slots_) {
     const Tensor& param = slot.param;
     if (slot.group != group || !param.requires_grad()) continue;
     for (size_t s = 0; s < state_names_.size(); ++s)
-      slot.state[s] = zeros(param.shape(), state_dtype(param.dtype()), param.format());
+      slot.state[s] = full(param.shape(), initial[s], state_dtype(param.dtype()), param.format());
   }
 }
 

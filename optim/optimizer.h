@@ -7,12 +7,17 @@
 //   loss.backward();
 //   optimizer.step();
 //
+// Where a gradient is row-sparse (embedding(..., {.sparse = true})), step() is by rows, and lazy: of
+// the rows that it does not have, neither the parameter nor the state is read or written, as in
+// torch.optim.SparseAdam. t in a formula is the number of the parameter's steps, not of the row's.
+//
 // Beside the model's, a checkpoint holds the optimizer's state, with which training goes on as if
 // it had not stopped:
 //
 //   save_safetensors("optimizer.safetensors", optimizer.state_dict());
 //   optimizer.load_state_dict(load_safetensors("optimizer.safetensors"));
 #pragma once
+#include <array>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -21,6 +26,9 @@
 #include "quern/tensor/tensor_dict.h"
 
 namespace quern::optim {
+
+/// What the states of a parameter start as.
+using Initial = std::array<double, 2>;
 
 /// Parameters that share options.
 template <class Options>
@@ -72,9 +80,9 @@ class Optimizer {
   Optimizer(std::string_view name, std::vector<std::string_view> state_names,
             const std::vector<Tensors>& groups);
 
-  /// State of zeros for the parameters of a group that will have a gradient: from the start, so
-  /// that no step needs more memory than the first.
-  void make_state(size_t group);
+  /// State for the parameters of a group that will have a gradient: from the start, so that no step
+  /// needs more memory than the first.
+  void make_state(size_t group, const Initial& initial = {});
   /// The slots with a gradient, every one checked.
   std::vector<Slot*> slots_to_update();
 

@@ -1,9 +1,12 @@
-// One step's updates in one pass: all parameters cut into chunks of a fixed size, the chunks run on
-// all threads. Elements do not meet, so neither chunks nor threads change a bit.
+// One step's updates in one pass: all parameters, or of those with a row-sparse gradient the rows it
+// has, cut into chunks of a fixed size, the chunks run on all threads. Elements do not meet, so
+// neither chunks nor threads change a bit.
 #pragma once
+#include <algorithm>
 #include <vector>
 
 #include "quern/ops/kernels/optim/update_kernel.h"
+#include "quern/optim/optimizer.h"
 #include "quern/tensor/dtype.h"
 #include "quern/tensor/parallel.h"
 #include "quern/tensor/raw.h"
@@ -21,28 +24,38 @@ class UpdatePass {
   using Kernel = kernels::UpdateKernel<Step>;
   explicit UpdatePass(std::string_view name) : line_(name) {}
 
-  /// Plans the update of `param` by its gradient. `state` becomes zeros where it is undefined, and
-  /// is laid out as the parameter is.
-  void add(const Kernel& kernel, const Step& step, const Tensor& param, std::span<Tensor> state) {
+  /// Plans the update of `param` by its gradient: of all its elements, or where that is row-sparse of
+  /// the rows it has, no other being read or written. `state` becomes `initial` where it is
+  /// undefined, and is laid out as the parameter is.
+  void add(const Kernel& kernel, const Step& step, const Tensor& param, std::span<Tensor> state,
+           const Initial& initial = {}) {
     const MemoryFormat format = param.format();
     const DType dtype = state_dtype(param.dtype());
-    const Job job{&kernel, step, param, raw::contiguous(param, format),
-                  raw::contiguous(raw::to(param.grad(), dtype), format)};
-    for (Tensor& s : state)
-      s = s.defined() ? raw::contiguous(s, format) : zeros(param.shape(), dtype, format);
-
-    for (int64_t i = 0; i < param.numel(); i += kChunk) {
-      const auto at = [i](const Tensor& t) {
-        return static_cast<std::byte*>(t.out_ptr()) + i * itemsize(t.dtype());
-      };
-      kernels::UpdateSpan span{
-          at(job.dense), at(job.grad), {}, std::min(kChunk, param.numel() - i)};
-      for (size_t s = 0; s < state.size(); ++s) span.state[s] = at(state[s]);
-      chunks_.push_back({jobs_.size(), span});
+    const Tensor grad = param.grad();
+    Job job{&kernel, step, param, raw::contiguous(param, format), {}, {}, {}, state.size(), 0};
+    if (grad.is_sparse()) {
+      job.rows = grad.rows();
+      job.grad = raw::contiguous(raw::to(grad.values(), dtype));
+      job.width = param.numel() / std::max<int64_t>(1, param.size(0));
+    } else {
+      job.grad = raw::contiguous(raw::to(grad, dtype), format);
     }
-    jobs_.push_back(job);
-    bytes_ += 2 * param.nbytes() + job.grad.nbytes();
-    for (const Tensor& s : state) bytes_ += 2 * s.nbytes();
+    for (size_t s = 0; s < state.size(); ++s) {
+      state[s] = state[s].defined() ? raw::contiguous(state[s], format)
+                                    : full(param.shape(), initial[s], dtype, format);
+      job.state[s] = state[s];
+    }
+
+    const int64_t parts = job.rows.defined() ? job.rows.numel() : param.numel();
+    const int64_t chunk = job.rows.defined()
+                              ? std::max<int64_t>(1, kChunk / std::max<int64_t>(1, job.width))
+                              : kChunk;
+    for (int64_t i = 0; i < parts; i += chunk)
+      chunks_.push_back({jobs_.size(), i, std::min(chunk, parts - i)});
+    const int64_t touched = job.grad.numel();
+    bytes_ += touched * (2 * itemsize(param.dtype()) + itemsize(dtype)) +
+              2 * touched * itemsize(dtype) * static_cast<int64_t>(state.size());
+    jobs_.push_back(std::move(job));
   }
 
   /// Cannot fail, so that a step is whole or not at all.
@@ -55,7 +68,8 @@ class UpdatePass {
     parallel_for(static_cast<int64_t>(chunks_.size()), [&](int64_t i) {
       const Chunk& chunk = chunks_[static_cast<size_t>(i)];
       const Job& job = jobs_[chunk.job];
-      job.kernel->run(job.step, chunk.span);
+      if (job.rows.defined()) run_rows(job, chunk.begin, chunk.begin + chunk.count);
+      else job.kernel->run(job.step, job.span(chunk.begin, chunk.begin, chunk.count));
     });
     for (const Job& job : jobs_) {
       if (job.dense.is_same(job.param)) job.param.storage()->bump_version();
@@ -71,13 +85,47 @@ class UpdatePass {
     const Kernel* kernel;
     Step step;
     Tensor param;
-    Tensor dense;  // the parameter itself, unless that is a strided view
-    Tensor grad;   // in the order of `dense`
+    Tensor dense;     // the parameter itself, unless that is a strided view
+    Tensor grad;      // in the order of `dense`, or of a row-sparse gradient the rows it has
+    Tensor rows;      // which these are; else undefined
+    Tensor state[2];  // in the order of `dense`
+    size_t states;
+    int64_t width;  // elements of a row
+
+    /// n elements from `at` on; their gradient's begin at grad_at.
+    kernels::UpdateSpan span(int64_t at, int64_t grad_at, int64_t n) const {
+      const auto element = [](const Tensor& t, int64_t i) {
+        return static_cast<std::byte*>(t.out_ptr()) + i * itemsize(t.dtype());
+      };
+      kernels::UpdateSpan span{element(dense, at), element(grad, grad_at), {}, n};
+      for (size_t s = 0; s < states; ++s) span.state[s] = element(state[s], at);
+      return span;
+    }
   };
   struct Chunk {
     size_t job;
-    kernels::UpdateSpan span;
+    int64_t begin, count;  // elements, or rows of a row-sparse gradient
   };
+
+  /// Fetches the lines of a few rows further on, which no hardware prefetcher could know.
+  static void run_rows(const Job& job, int64_t begin, int64_t end) {
+    constexpr int64_t kAhead = 6;
+    const Tensor& rows = job.rows;
+    const int64_t* row = rows.data<int64_t>();
+    const auto fetch = [&](const void* p, int64_t bytes) {
+      for (int64_t at = 0; at < std::min<int64_t>(bytes, 2048); at += 64)
+        __builtin_prefetch(static_cast<const std::byte*>(p) + at, 1, 2);
+    };
+    for (int64_t i = begin; i < end; ++i) {
+      if (i + kAhead < end) {
+        const auto next = job.span(row[i + kAhead] * job.width, 0, job.width);
+        fetch(next.param, job.width * itemsize(job.dense.dtype()));
+        for (size_t s = 0; s < job.states; ++s)
+          fetch(next.state[s], job.width * itemsize(job.grad.dtype()));
+      }
+      job.kernel->run(job.step, job.span(row[i] * job.width, i * job.width, job.width));
+    }
+  }
 
   VerboseOp line_;
   int64_t bytes_ = 0;  // read and written

@@ -7,10 +7,7 @@
 #include "optim/oracle.h"
 #include "quern/autograd/node.h"
 #include "quern/nn/safetensors.h"
-#include "quern/optim/adam.h"
-#include "quern/optim/adamw.h"
-#include "quern/optim/rmsprop.h"
-#include "quern/optim/sgd.h"
+#include "quern/optim/optim.h"
 #include "quern/tensor/parallel.h"
 #include "quern/tensor/random.h"
 #include "quern/tensor/raw.h"
@@ -175,6 +172,34 @@ TEST_CASE("optimizers arrive where PyTorch's do") {
                    {.lr = 0.01, .alpha = 0.9, .eps = 0.0316, .momentum = 0.9, .weight_decay = 0.1});
   });
   hold("rmsprop_plain", [](Tensors p) { return RMSprop(p, {.lr = 0.01}); });
+  hold("adagrad", [](Tensors p) {
+    return Adagrad(
+        p, {.lr = 0.05, .lr_decay = 0.1, .weight_decay = 0.1, .initial_accumulator_value = 0.2});
+  });
+  hold("adagrad_plain", [](Tensors p) { return Adagrad(p); });
+  hold("adadelta",
+       [](Tensors p) { return Adadelta(p, {.lr = 0.5, .rho = 0.8, .weight_decay = 0.1}); });
+  hold("adamax", [](Tensors p) { return Adamax(p, {.lr = 0.05, .weight_decay = 0.1}); });
+  hold("nadam", [](Tensors p) {
+    return NAdam(p, {.lr = 0.05, .weight_decay = 0.1, .momentum_decay = 0.01});
+  });
+  hold("radam", [](Tensors p) { return RAdam(p, {.lr = 0.05, .weight_decay = 0.1}); });
+  const auto asgd = [](Tensors p) {
+    return ASGD(p, {.lr = 0.05, .lambd = 0.01, .t0 = 5, .weight_decay = 0.1});
+  };
+  hold("asgd", asgd);
+  hold("rprop", [](Tensors p) { return Rprop(p, {.lr = 0.05}); });
+
+  Tensor param = raw::clone(golden.at("start")).requires_grad_();
+  auto averaging = asgd({param});
+  for (auto g = gradients.begin(); g != gradients.end(); g += param.numel()) {
+    param.set_grad(from_vector<double>({g, g + param.numel()}));
+    averaging.step();
+  }
+  const auto average = averaging.state_dict().at("0.ax").to_vector<double>();
+  const auto expected = golden.at("asgd_average").to_vector<double>();
+  for (size_t i = 0; i < average.size(); ++i)
+    CHECK(std::abs(average[i] - expected[i]) <= 20 * 12 * 4 * 0x1p-53);
 }
 
 TEST_CASE("a parameter and its gradient may lie in memory in different orders") {

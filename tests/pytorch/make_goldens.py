@@ -254,8 +254,17 @@ def make_optim():
         "adam": lambda p: optim.Adam(p, lr=0.05, weight_decay=0.1),
         "rmsprop": lambda p: optim.RMSprop(p, lr=0.01, alpha=0.9, eps=0.0316, momentum=0.9, weight_decay=0.1),
         "rmsprop_plain": lambda p: optim.RMSprop(p, lr=0.01),
+        "adagrad": lambda p: optim.Adagrad(p, lr=0.05, lr_decay=0.1, weight_decay=0.1, initial_accumulator_value=0.2),
+        "adagrad_plain": lambda p: optim.Adagrad(p),
+        "adadelta": lambda p: optim.Adadelta(p, lr=0.5, rho=0.8, weight_decay=0.1),
+        "adamax": lambda p: optim.Adamax(p, lr=0.05, weight_decay=0.1),
+        "nadam": lambda p: optim.NAdam(p, lr=0.05, weight_decay=0.1, momentum_decay=0.01),
+        "radam": lambda p: optim.RAdam(p, lr=0.05, weight_decay=0.1),
+        "asgd": lambda p: optim.ASGD(p, lr=0.05, lambd=0.01, t0=5, weight_decay=0.1),
+        "rprop": lambda p: optim.Rprop(p, lr=0.05),
     }
     tensors = {"start": start, "gradients": gradients}
+    torch.set_default_dtype(torch.float64)  # of the products and rates that NAdam and ASGD keep from step to step
     for name, make in makers.items():
         param = start.clone().requires_grad_()
         optimizer = make([param])
@@ -263,6 +272,9 @@ def make_optim():
             param.grad = gradient.clone()
             optimizer.step()
         tensors[name] = param.detach()
+        if name == "asgd":
+            tensors["asgd_average"] = optimizer.state[param]["ax"]
+    torch.set_default_dtype(torch.float32)
     save_safetensors(GOLDENS / "optim.safetensors", tensors)
 
 

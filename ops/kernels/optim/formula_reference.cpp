@@ -1,0 +1,84 @@
+// The formulas on numbers: the oracle, and what runs for f64 and bf16 parameters.
+#include <cmath>
+
+#include "quern/ops/kernels/optim/formula_kernel.h"
+#include "quern/tensor/bfloat16.h"
+
+namespace quern::kernels {
+namespace {
+
+template <class S>
+S constant(double x) {
+  return static_cast<S>(x);
+}
+/// Here rounded twice: the oracle's bounds cover either.
+template <class S>
+S fused(S a, S b, S c) {
+  return a * b + c;
+}
+template <class S>
+S fused_minus(S a, S b, S c) {
+  return c - a * b;
+}
+template <class S>
+S quotient(S a, S b) {
+  return a / b;
+}
+template <class S>
+S square_root(S x) {
+  return std::sqrt(x);
+}
+template <class S>
+S magnitude(S x) {
+  return std::abs(x);
+}
+/// b where it is NaN.
+template <class S>
+S larger(S a, S b) {
+  return a > b ? a : b;
+}
+template <class S>
+S smaller(S a, S b) {
+  return a < b ? a : b;
+}
+template <class S>
+S where_positive(S x, S yes, S no) {
+  return x > 0 ? yes : no;
+}
+
+}  // namespace
+}  // namespace quern::kernels
+
+#include "quern/ops/kernels/optim/formulas.h"
+
+namespace quern::kernels {
+namespace {
+
+/// P: the parameter's type. S: the gradient's and the state's, in which it computes.
+template <class Step, class P, class S>
+void run(const Step& step, const UpdateSpan& span) {
+  constexpr bool two = kStates<Step> == 2;
+  P* param = static_cast<P*>(span.param);
+  const S* grad = static_cast<const S*>(span.grad);
+  S* first = static_cast<S*>(span.state[0]);
+  S* second = static_cast<S*>(span.state[1]);
+  for (int64_t i = 0; i < span.n; ++i) {
+    S p = static_cast<S>(param[i]), a = first[i], b = two ? second[i] : S{};
+    update(step, p, grad[i], a, b);
+    param[i] = static_cast<P>(p);
+    first[i] = a;
+    if (two) second[i] = b;
+  }
+}
+
+}  // namespace
+
+#define QUERN_TYPES(Step, family)                                                     \
+  {                                                                                   \
+    {QUERN_NAMED(family "_f32"), kIsa, DType::f32, run<Step, float, float>},          \
+        {QUERN_NAMED(family "_bf16"), kIsa, DType::bf16, run<Step, bfloat16, float>}, \
+        {QUERN_NAMED(family "_f64"), kIsa, DType::f64, run<Step, double, double>},    \
+  }
+QUERN_FORMULAS(QUERN_TYPES)
+
+}  // namespace quern::kernels

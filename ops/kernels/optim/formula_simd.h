@@ -1,0 +1,54 @@
+// The formulas on vectors of f32. As memory is the bound, nothing is unrolled.
+#pragma once
+#include <cstdint>
+
+#include "quern/ops/kernels/simd.h"
+
+namespace quern::kernels {
+namespace {
+
+template <class V>
+V constant(double x) {
+  return V(static_cast<float>(x));
+}
+inline Vec<float> magnitude(Vec<float> x) { return xsimd::abs(x); }
+/// b where it is NaN.
+inline Vec<float> larger(Vec<float> a, Vec<float> b) { return xsimd::select(a > b, a, b); }
+inline Vec<float> smaller(Vec<float> a, Vec<float> b) { return xsimd::select(a < b, a, b); }
+inline Vec<float> where_positive(Vec<float> x, Vec<float> yes, Vec<float> no) {
+  return xsimd::select(x > Vec<float>(0.0f), yes, no);
+}
+
+}  // namespace
+}  // namespace quern::kernels
+
+#include "quern/ops/kernels/optim/formulas.h"
+
+namespace quern::kernels {
+namespace {
+
+template <class Step>
+void run(const Step& step, const UpdateSpan& span) {
+  float* param = static_cast<float*>(span.param);
+  const float* grad = static_cast<const float*>(span.grad);
+  float* first = static_cast<float*>(span.state[0]);
+  float* second = static_cast<float*>(span.state[1]);
+  each_vector<float>(span.n, [&](int64_t i, int, auto lanes) {
+    Vec<float> p = lanes.load(param + i), a = lanes.load(first + i), b(0.0f);
+    if constexpr (kStates<Step> == 2) b = lanes.load(second + i);
+    update(step, p, lanes.load(grad + i), a, b);
+    lanes.store(param + i, p);
+    lanes.store(first + i, a);
+    if constexpr (kStates<Step> == 2) lanes.store(second + i, b);
+  });
+}
+
+}  // namespace
+
+#define QUERN_TYPES(Step, family)                               \
+  {                                                             \
+    { QUERN_NAMED(family "_f32"), kIsa, DType::f32, run<Step> } \
+  }
+QUERN_FORMULAS(QUERN_TYPES)
+
+}  // namespace quern::kernels

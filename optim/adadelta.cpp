@@ -1,0 +1,44 @@
+#include "quern/optim/adadelta.h"
+
+#include <cmath>
+
+#include "quern/optim/detail/by_formula.h"
+
+namespace quern::optim {
+namespace {
+
+kernels::AdadeltaStep step_of(const AdadeltaOptions& o, double) {
+  return {.lr = o.lr, .rho = o.rho, .eps = o.eps, .l2 = o.weight_decay};
+}
+
+}  // namespace
+
+Adadelta::Adadelta(Tensors params, AdadeltaOptions options)
+    : Adadelta(std::vector{Group<AdadeltaOptions>{std::move(params), options}}) {}
+
+Adadelta::Adadelta(std::vector<Group<AdadeltaOptions>> groups)
+    : Optimizer("adadelta", {"square_avg", "acc_delta"}, params_of(groups)),
+      options_(options_of(groups)) {
+  for (const AdadeltaOptions& o : options_) {
+    check_not_negative(
+        "adadelta",
+        {{"lr", o.lr}, {"rho", o.rho}, {"eps", o.eps}, {"weight_decay", o.weight_decay}});
+    check(o.rho <= 1, "adadelta", "rho: expected at most 1, got {}", o.rho);
+  }
+  for (size_t group = 0; group < options_.size(); ++group) make_state(group);
+}
+
+double Adadelta::lr(size_t group) const {
+  check_group("adadelta", group, num_groups());
+  return options_[group].lr;
+}
+
+void Adadelta::set_lr(double lr, size_t group) {
+  check_group("adadelta", group, num_groups());
+  check_not_negative("adadelta", "lr", lr);
+  options_[group].lr = lr;
+}
+
+void Adadelta::step() { step_by_formula<2>("adadelta", slots_to_update(), options_, step_of); }
+
+}  // namespace quern::optim

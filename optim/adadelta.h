@@ -1,0 +1,37 @@
+// Adadelta, with torch.optim.Adadelta's formula:
+//
+//   g ← g + weight_decay·p
+//   v ← ρ·v + (1 - ρ)·g²
+//   d ← √(u + eps) / √(v + eps) · g
+//   u ← ρ·u + (1 - ρ)·d²
+//   p ← p - lr·d
+//
+// Zeiler, "Adadelta: an adaptive learning rate method", 2012, where there is no learning rate.
+#pragma once
+#include "quern/optim/optimizer.h"
+
+namespace quern::optim {
+
+struct AdadeltaOptions {
+  double lr = 1;
+  double rho = 0.9;
+  double eps = 1e-6;
+  double weight_decay = 0;
+};
+
+class Adadelta final : public Optimizer {
+ public:
+  /// Errors: those of Optimizer; a negative or non-finite option; a rho of more than 1.
+  explicit Adadelta(std::vector<Group<AdadeltaOptions>> groups);
+  explicit Adadelta(Tensors params, AdadeltaOptions options = {});
+
+  void step() override;
+  double lr(size_t group = 0) const override;
+  using Optimizer::set_lr;
+  void set_lr(double lr, size_t group) override;
+
+ private:
+  std::vector<AdadeltaOptions> options_;  // of each group
+};
+
+}  // namespace quern::optim

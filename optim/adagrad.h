@@ -1,0 +1,36 @@
+// Adagrad, with torch.optim.Adagrad's formula. At a parameter's t-th step:
+//
+//   g ← g + weight_decay·p
+//   s ← s + g²                                      (from initial_accumulator_value)
+//   p ← p - lr / (1 + (t - 1)·lr_decay) · g / (√s + eps)
+//
+// Duchi et al., "Adaptive subgradient methods for online learning and stochastic optimization", 2011.
+#pragma once
+#include "quern/optim/optimizer.h"
+
+namespace quern::optim {
+
+struct AdagradOptions {
+  double lr = 1e-2;
+  double lr_decay = 0;
+  double weight_decay = 0;
+  double initial_accumulator_value = 0;
+  double eps = 1e-10;
+};
+
+class Adagrad final : public Optimizer {
+ public:
+  /// Errors: those of Optimizer; a negative or non-finite option.
+  explicit Adagrad(std::vector<Group<AdagradOptions>> groups);
+  explicit Adagrad(Tensors params, AdagradOptions options = {});
+
+  void step() override;
+  double lr(size_t group = 0) const override;
+  using Optimizer::set_lr;
+  void set_lr(double lr, size_t group) override;
+
+ private:
+  std::vector<AdagradOptions> options_;  // of each group
+};
+
+}  // namespace quern::optim

@@ -1,0 +1,48 @@
+#include "quern/optim/asgd.h"
+
+#include <cmath>
+
+#include "quern/optim/detail/by_formula.h"
+
+namespace quern::optim {
+namespace {
+
+kernels::AsgdStep step_of(const ASGDOptions& o, double t) {
+  const double eta = o.lr / std::pow(1 + o.lambd * o.lr * (t - 1), o.alpha);
+  return {.eta = eta,
+          .mu = 1 / std::max(1.0, t - 1 - o.t0),
+          .decay = 1 - o.lambd * eta,
+          .l2 = o.weight_decay};
+}
+
+}  // namespace
+
+ASGD::ASGD(Tensors params, ASGDOptions options)
+    : ASGD(std::vector{Group<ASGDOptions>{std::move(params), options}}) {}
+
+ASGD::ASGD(std::vector<Group<ASGDOptions>> groups)
+    : Optimizer("asgd", {"ax"}, params_of(groups)), options_(options_of(groups)) {
+  for (const ASGDOptions& o : options_) {
+    check_not_negative("asgd", {{"lr", o.lr},
+                                {"lambd", o.lambd},
+                                {"alpha", o.alpha},
+                                {"t0", o.t0},
+                                {"weight_decay", o.weight_decay}});
+  }
+  for (size_t group = 0; group < options_.size(); ++group) make_state(group);
+}
+
+double ASGD::lr(size_t group) const {
+  check_group("asgd", group, num_groups());
+  return options_[group].lr;
+}
+
+void ASGD::set_lr(double lr, size_t group) {
+  check_group("asgd", group, num_groups());
+  check_not_negative("asgd", "lr", lr);
+  options_[group].lr = lr;
+}
+
+void ASGD::step() { step_by_formula<1>("asgd", slots_to_update(), options_, step_of); }
+
+}  // namespace quern::optim

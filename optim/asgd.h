@@ -1,0 +1,38 @@
+// Averaged SGD, with torch.optim.ASGD's formula. At a parameter's t-th step:
+//
+//   η = lr / (1 + lambd·lr·(t - 1))^alpha,   μ = 1 / max(1, t - 1 - t0)
+//   g ← g + weight_decay·p
+//   p ← (1 - lambd·η)·p - η·g
+//   a ← a + μ·(p - a)
+//
+// The average a is the state "ax". PyTorch takes η from the rate that the step before had.
+// Polyak, Juditsky, "Acceleration of stochastic approximation by averaging", 1992.
+#pragma once
+#include "quern/optim/optimizer.h"
+
+namespace quern::optim {
+
+struct ASGDOptions {
+  double lr = 1e-2;
+  double lambd = 1e-4;
+  double alpha = 0.75;
+  double t0 = 1e6;
+  double weight_decay = 0;
+};
+
+class ASGD final : public Optimizer {
+ public:
+  /// Errors: those of Optimizer; a negative or non-finite option.
+  explicit ASGD(std::vector<Group<ASGDOptions>> groups);
+  explicit ASGD(Tensors params, ASGDOptions options = {});
+
+  void step() override;
+  double lr(size_t group = 0) const override;
+  using Optimizer::set_lr;
+  void set_lr(double lr, size_t group) override;
+
+ private:
+  std::vector<ASGDOptions> options_;  // of each group
+};
+
+}  // namespace quern::optim

@@ -1,0 +1,67 @@
+#include "quern/optim/nadam.h"
+
+#include <cmath>
+
+#include "quern/optim/detail/by_formula.h"
+
+namespace quern::optim {
+namespace {
+
+double mu(const NAdamOptions& o, double t) {
+  return o.beta1 * (1 - 0.5 * std::pow(0.96, t * o.momentum_decay));
+}
+
+/// μ₁ ··· μₜ; 0 where that is too little to be seen in 1 less it.
+double product_of_mu(const NAdamOptions& o, double t) {
+  double product = 1;
+  for (double i = 1; i <= t && product != 0; ++i)
+    product = product < 0x1p-60 ? 0 : product * mu(o, i);
+  return product;
+}
+
+kernels::NAdamStep step_of(const NAdamOptions& o, double t) {
+  const double now = product_of_mu(o, t), next = mu(o, t + 1);
+  return {.by_grad = o.lr * (1 - mu(o, t)) / (1 - now),
+          .by_moment = o.lr * next / (1 - now * next),
+          .beta1 = o.beta1,
+          .beta2 = o.beta2,
+          .scale = 1 / std::sqrt(1 - std::pow(o.beta2, t)),
+          .eps = o.eps,
+          .l2 = o.weight_decay};
+}
+
+}  // namespace
+
+NAdam::NAdam(Tensors params, NAdamOptions options)
+    : NAdam(std::vector{Group<NAdamOptions>{std::move(params), options}}) {}
+
+NAdam::NAdam(std::vector<Group<NAdamOptions>> groups)
+    : Optimizer("nadam", {"exp_avg", "exp_avg_sq"}, params_of(groups)),
+      options_(options_of(groups)) {
+  for (const NAdamOptions& o : options_) {
+    check_not_negative("nadam", {{"lr", o.lr},
+                                 {"beta1", o.beta1},
+                                 {"beta2", o.beta2},
+                                 {"eps", o.eps},
+                                 {"weight_decay", o.weight_decay},
+                                 {"momentum_decay", o.momentum_decay}});
+    check(o.beta1 < 1 && o.beta2 < 1, "nadam", "beta1, beta2: expected less than 1, got {}, {}",
+          o.beta1, o.beta2);
+  }
+  for (size_t group = 0; group < options_.size(); ++group) make_state(group);
+}
+
+double NAdam::lr(size_t group) const {
+  check_group("nadam", group, num_groups());
+  return options_[group].lr;
+}
+
+void NAdam::set_lr(double lr, size_t group) {
+  check_group("nadam", group, num_groups());
+  check_not_negative("nadam", "lr", lr);
+  options_[group].lr = lr;
+}
+
+void NAdam::step() { step_by_formula<2>("nadam", slots_to_update(), options_, step_of); }
+
+}  // namespace quern::optim

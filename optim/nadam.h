@@ -1,0 +1,38 @@
+// NAdam, Adam with Nesterov's momentum, with torch.optim.NAdam's formula. At a parameter's t-th step:
+//
+//   g ← g + weight_decay·p
+//   m ← m + (1 - β₁)·(g - m)
+//   v ← β₂·v + (1 - β₂)·g²
+//   μᵢ = β₁·(1 - 0.96^(i·momentum_decay) / 2),   M = μ₁ ··· μₜ
+//   p ← p - lr·((1 - μₜ) / (1 - M)·g + μₜ₊₁ / (1 - M·μₜ₊₁)·m) / (√v / √(1 - β₂ᵗ) + eps)
+//
+// Dozat, "Incorporating Nesterov momentum into Adam", 2016.
+#pragma once
+#include "quern/optim/optimizer.h"
+
+namespace quern::optim {
+
+struct NAdamOptions {
+  double lr = 2e-3;
+  double beta1 = 0.9, beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 0;
+  double momentum_decay = 4e-3;
+};
+
+class NAdam final : public Optimizer {
+ public:
+  /// Errors: those of Optimizer; a negative or non-finite option; a beta of 1 or more.
+  explicit NAdam(std::vector<Group<NAdamOptions>> groups);
+  explicit NAdam(Tensors params, NAdamOptions options = {});
+
+  void step() override;
+  double lr(size_t group = 0) const override;
+  using Optimizer::set_lr;
+  void set_lr(double lr, size_t group) override;
+
+ private:
+  std::vector<NAdamOptions> options_;  // of each group
+};
+
+}  // namespace quern::optim

@@ -1,0 +1,56 @@
+#include "quern/optim/radam.h"
+
+#include <cmath>
+
+#include "quern/optim/detail/by_formula.h"
+
+namespace quern::optim {
+namespace {
+
+kernels::RAdamStep step_of(const RAdamOptions& o, double t) {
+  const double left = std::pow(o.beta2, t), most = 2 / (1 - o.beta2) - 1;
+  const double rho = most - 2 * t * left / (1 - left);
+  const double rectified =
+      std::sqrt((rho - 4) * (rho - 2) * most / ((most - 4) * (most - 2) * rho) * (1 - left));
+  return {.step_size = o.lr / (1 - std::pow(o.beta1, t)) * (rho > 5 ? rectified : 1),
+          .beta1 = o.beta1,
+          .beta2 = o.beta2,
+          .eps = o.eps,
+          .l2 = o.weight_decay,
+          .rectified = rho > 5};
+}
+
+}  // namespace
+
+RAdam::RAdam(Tensors params, RAdamOptions options)
+    : RAdam(std::vector{Group<RAdamOptions>{std::move(params), options}}) {}
+
+RAdam::RAdam(std::vector<Group<RAdamOptions>> groups)
+    : Optimizer("radam", {"exp_avg", "exp_avg_sq"}, params_of(groups)),
+      options_(options_of(groups)) {
+  for (const RAdamOptions& o : options_) {
+    check_not_negative("radam", {{"lr", o.lr},
+                                 {"beta1", o.beta1},
+                                 {"beta2", o.beta2},
+                                 {"eps", o.eps},
+                                 {"weight_decay", o.weight_decay}});
+    check(o.beta1 < 1 && o.beta2 < 1, "radam", "beta1, beta2: expected less than 1, got {}, {}",
+          o.beta1, o.beta2);
+  }
+  for (size_t group = 0; group < options_.size(); ++group) make_state(group);
+}
+
+double RAdam::lr(size_t group) const {
+  check_group("radam", group, num_groups());
+  return options_[group].lr;
+}
+
+void RAdam::set_lr(double lr, size_t group) {
+  check_group("radam", group, num_groups());
+  check_not_negative("radam", "lr", lr);
+  options_[group].lr = lr;
+}
+
+void RAdam::step() { step_by_formula<2>("radam", slots_to_update(), options_, step_of); }
+
+}  // namespace quern::optim

@@ -1,0 +1,38 @@
+// RAdam, Adam with a rectified variance, with torch.optim.RAdam's formula. At a parameter's t-th step:
+//
+//   g ← g + weight_decay·p
+//   m ← m + (1 - β₁)·(g - m)
+//   v ← β₂·v + (1 - β₂)·g²
+//   ρ∞ = 2 / (1 - β₂) - 1,   ρ = ρ∞ - 2t·β₂ᵗ / (1 - β₂ᵗ)
+//   r = √((ρ - 4)(ρ - 2)·ρ∞ / ((ρ∞ - 4)(ρ∞ - 2)·ρ))
+//   p ← p - lr / (1 - β₁ᵗ) · m · (ρ > 5 ? r·√(1 - β₂ᵗ) / (√v + eps) : 1)
+//
+// Liu et al., "On the variance of the adaptive learning rate and beyond", ICLR'20.
+#pragma once
+#include "quern/optim/optimizer.h"
+
+namespace quern::optim {
+
+struct RAdamOptions {
+  double lr = 1e-3;
+  double beta1 = 0.9, beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 0;
+};
+
+class RAdam final : public Optimizer {
+ public:
+  /// Errors: those of Optimizer; a negative or non-finite option; a beta of 1 or more.
+  explicit RAdam(std::vector<Group<RAdamOptions>> groups);
+  explicit RAdam(Tensors params, RAdamOptions options = {});
+
+  void step() override;
+  double lr(size_t group = 0) const override;
+  using Optimizer::set_lr;
+  void set_lr(double lr, size_t group) override;
+
+ private:
+  std::vector<RAdamOptions> options_;  // of each group
+};
+
+}  // namespace quern::optim

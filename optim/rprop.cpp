@@ -1,0 +1,51 @@
+#include "quern/optim/rprop.h"
+
+#include <cmath>
+
+#include "quern/optim/detail/by_formula.h"
+
+namespace quern::optim {
+namespace {
+
+kernels::RpropStep step_of(const RpropOptions& o, double) {
+  return {.less = o.etaminus, .more = o.etaplus, .smallest = o.step_min, .largest = o.step_max};
+}
+
+Initial initial_of(const RpropOptions& o) { return {{0, o.lr}}; }
+
+}  // namespace
+
+Rprop::Rprop(Tensors params, RpropOptions options)
+    : Rprop(std::vector{Group<RpropOptions>{std::move(params), options}}) {}
+
+Rprop::Rprop(std::vector<Group<RpropOptions>> groups)
+    : Optimizer("rprop", {"prev", "step_size"}, params_of(groups)), options_(options_of(groups)) {
+  for (const RpropOptions& o : options_) {
+    check_not_negative("rprop", {{"lr", o.lr},
+                                 {"etaminus", o.etaminus},
+                                 {"etaplus", o.etaplus},
+                                 {"step_min", o.step_min},
+                                 {"step_max", o.step_max}});
+    check(o.etaminus < 1 && o.etaplus > 1, "rprop",
+          "etaminus, etaplus: expected less and more than 1, got {}, {}", o.etaminus, o.etaplus);
+  }
+  for (size_t group = 0; group < options_.size(); ++group)
+    make_state(group, initial_of(options_[group]));
+}
+
+double Rprop::lr(size_t group) const {
+  check_group("rprop", group, num_groups());
+  return options_[group].lr;
+}
+
+void Rprop::set_lr(double lr, size_t group) {
+  check_group("rprop", group, num_groups());
+  check_not_negative("rprop", "lr", lr);
+  options_[group].lr = lr;
+}
+
+void Rprop::step() {
+  step_by_formula<2>("rprop", slots_to_update(), options_, step_of, initial_of);
+}
+
+}  // namespace quern::optim
