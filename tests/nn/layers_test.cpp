@@ -200,6 +200,16 @@ TEST_CASE("Embedding: the padding row starts as zeros and stays") {
   CHECK_THROWS_WITH_AS(nn::Embedding(5, 3, 5), "[Embedding] padding_idx: expected -5..4, got 5",
                        Error);
   CHECK_THROWS_AS(nn::Embedding(5, 3, -6), Error);
+
+  nn::Embedding rows(6, 2, {.padding_idx = -1, .max_norm = 1, .sparse = true});
+  CHECK(rows.weight.to_vector<float>()[10] == 0);
+  raw::fill_(raw::slice(rows.weight, 0, 0, 5), 3);
+  rows(from_vector<int64_t>({4, 5, 2, 4})).backward(ones({4, 2}));
+  CHECK(rows.weight.grad().is_sparse());
+  CHECK(rows.weight.grad().rows().to_vector<int>() == std::vector{2, 4});
+  CHECK(rows.weight.grad().values().to_vector<int>() == std::vector{1, 1, 2, 2});
+  CHECK(rows.weight.to_vector<double>()[0] == 3);
+  CHECK(rows.weight.to_vector<double>()[4] == doctest::Approx(std::sqrt(0.5)).epsilon(1e-6));
 }
 
 TEST_CASE("CrossEntropyLoss") {

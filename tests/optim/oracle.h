@@ -2,10 +2,7 @@
 // a computation with unit roundoff u may be off after any number of steps.
 #pragma once
 #include "optim/tracked.h"
-#include "quern/optim/adam.h"
-#include "quern/optim/adamw.h"
-#include "quern/optim/rmsprop.h"
-#include "quern/optim/sgd.h"
+#include "quern/optim/optim.h"
 
 namespace quern::testing {
 
@@ -46,6 +43,79 @@ struct Oracle {
     Tracked by = g / (sqrt(state0) + c(o.eps));
     if (o.momentum != 0) by = state1 = c(o.momentum) * state1 + by;
     store(param - c(o.lr) * by);
+  }
+
+  Tracked decayed(double gradient, double weight_decay) const {
+    const Tracked g{gradient, 0, u};
+    return weight_decay == 0 ? g : g + c(weight_decay) * param;
+  }
+
+  void step(double gradient, const optim::AdagradOptions& o) {
+    const Tracked g = decayed(gradient, o.weight_decay);
+    state0 = state0 + g * g;
+    store(param - c(o.lr / (1 + steps * o.lr_decay)) * g / (sqrt(state0) + c(o.eps)));
+  }
+
+  void step(double gradient, const optim::AdadeltaOptions& o) {
+    const Tracked g = decayed(gradient, o.weight_decay);
+    state0 = c(o.rho) * state0 + c(1 - o.rho) * g * g;
+    const Tracked by = sqrt(state1 + c(o.eps)) / sqrt(state0 + c(o.eps)) * g;
+    state1 = c(o.rho) * state1 + c(1 - o.rho) * by * by;
+    store(param - c(o.lr) * by);
+  }
+
+  void step(double gradient, const optim::AdamaxOptions& o) {
+    const Tracked g = decayed(gradient, o.weight_decay);
+    state0 = state0 + c(1 - o.beta1) * (g - state0);
+    state1 = max(c(o.beta2) * state1, abs(g) + c(o.eps));
+    store(param - c(o.lr / (1 - std::pow(o.beta1, steps + 1))) * state0 / state1);
+  }
+
+  void step(double gradient, const optim::NAdamOptions& o) {
+    const auto mu = [&](int t) {
+      return o.beta1 * (1 - 0.5 * std::pow(0.96, t * o.momentum_decay));
+    };
+    const int t = steps + 1;
+    double product = 1;
+    for (int i = 1; i <= t; ++i) product *= mu(i);
+    const Tracked g = decayed(gradient, o.weight_decay);
+    state0 = state0 + c(1 - o.beta1) * (g - state0);
+    state1 = c(o.beta2) * state1 + c(1 - o.beta2) * g * g;
+    const Tracked root = sqrt(state1) * c(1 / std::sqrt(1 - std::pow(o.beta2, t))) + c(o.eps);
+    const Tracked by = c(o.lr * (1 - mu(t)) / (1 - product)) * g +
+                       c(o.lr * mu(t + 1) / (1 - product * mu(t + 1))) * state0;
+    store(param - by / root);
+  }
+
+  void step(double gradient, const optim::RAdamOptions& o) {
+    const int t = steps + 1;
+    const double correction = 1 - std::pow(o.beta2, t), most = 2 / (1 - o.beta2) - 1;
+    const double rho = most - 2 * t * std::pow(o.beta2, t) / correction;
+    const double r =
+        std::sqrt((rho - 4) * (rho - 2) * most / ((most - 4) * (most - 2) * rho) * correction);
+    const double size = o.lr / (1 - std::pow(o.beta1, t));
+    const Tracked g = decayed(gradient, o.weight_decay);
+    state0 = state0 + c(1 - o.beta1) * (g - state0);
+    state1 = c(o.beta2) * state1 + c(1 - o.beta2) * g * g;
+    store(param - (rho > 5 ? c(size * r) * state0 / (sqrt(state1) + c(o.eps)) : c(size) * state0));
+  }
+
+  void step(double gradient, const optim::ASGDOptions& o) {
+    const double eta = o.lr / std::pow(1 + o.lambd * o.lr * steps, o.alpha);
+    const Tracked g = decayed(gradient, o.weight_decay);
+    const Tracked p = c(1 - o.lambd * eta) * param - c(eta) * g;
+    const double mu = 1 / std::max(1.0, steps - o.t0);
+    state0 = mu == 1 ? p : state0 + c(mu) * (p - state0);
+    store(p);
+  }
+
+  void step(double gradient, const optim::RpropOptions& o) {
+    const long double agrees = static_cast<long double>(gradient) * state0.value;
+    const Tracked factor = c(agrees > 0 ? o.etaplus : agrees < 0 ? o.etaminus : 1);
+    state1 = min(max(state1 * factor, c(o.step_min)), c(o.step_max));
+    const double used = agrees < 0 ? 0 : gradient;
+    state0 = {used, 0, u};
+    store(used == 0 ? param : used > 0 ? param - state1 : param + state1);
   }
 
   template <class Options>

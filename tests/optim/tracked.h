@@ -49,4 +49,12 @@ inline Tracked sqrt(const Tracked& a) {
   return rounded(root, a.error == 0 ? 0 : a.error / (root + lowest), a.u);
 }
 
+inline Tracked abs(const Tracked& a) { return {std::abs(a.value), a.error, a.u}; }
+inline Tracked max(const Tracked& a, const Tracked& b) {
+  return {std::max(a.value, b.value), std::max(a.error, b.error), unit(a, b)};
+}
+inline Tracked min(const Tracked& a, const Tracked& b) {
+  return {std::min(a.value, b.value), std::max(a.error, b.error), unit(a, b)};
+}
+
 }  // namespace quern::testing

@@ -1,0 +1,127 @@
+// Every record of ops/kernels/optim/formula_kernel.h against the formula, element by element, and
+// optimizers that use them over several steps.
+#include <doctest/doctest.h>
+
+#include "optim/kernel_check.h"
+#include "quern/ops/kernels/table.h"
+#include "quern/tensor/raw.h"
+
+using namespace quern;
+using namespace quern::kernels;
+using namespace quern::optim;
+using testing::check_kernel_of_any_type;
+
+namespace {
+
+template <class Step, class Options>
+void check_all(const Step& step, const Options& options, int before, int states) {
+  for (const UpdateKernel<Step>* kernel : table<UpdateKernel<Step>>())
+    check_kernel_of_any_type(*kernel, step, options, before, states);
+}
+
+/// Six steps of an optimizer against the oracle of every element; the rate halves after three.
+template <class Algorithm, class Options>
+void check_steps(Options options, double initial0 = 0, double initial1 = 0) {
+  for (const DType dtype : {DType::f32, DType::f64, DType::bf16}) {
+    Tensor param = empty({3, 7}, dtype);
+    for (int64_t i = 0; i < 21; ++i)
+      raw::fill_(raw::select(raw::reshape(param, {21}), 0, i), testing::number(i, 1));
+    std::vector<testing::Oracle> oracles;
+    for (const double value : param.to_vector<double>()) {
+      oracles.push_back(testing::oracle(dtype, value));
+      oracles.back().state0 = oracles.back().c(initial0);
+      oracles.back().state1 = oracles.back().c(initial1);
+    }
+    param.requires_grad_();
+    Algorithm optimizer({param}, options);
+    for (int step = 0; step < 6; ++step) {
+      if (step == 3) optimizer.set_lr(options.lr /= 2);
+      const Tensor grad = empty({3, 7}, dtype);
+      for (int64_t i = 0; i < 21; ++i)
+        raw::fill_(raw::select(raw::reshape(grad, {21}), 0, i), testing::number(i, 5 + step));
+      param.set_grad(grad);
+      optimizer.step();
+      const auto gradients = grad.to_vector<double>(), got = param.to_vector<double>();
+      for (size_t i = 0; i < oracles.size(); ++i) {
+        oracles[i].step(gradients[i], options);
+        CAPTURE(step);
+        CAPTURE(got[i]);
+        CAPTURE(static_cast<double>(oracles[i].param.value));
+        REQUIRE(oracles[i].param.covers(got[i]));
+      }
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("formula kernels keep to the formula") {
+  for (const double decay : {0.0, 0.05}) {
+    check_all(AdagradStep{.lr = 0.1, .eps = 1e-6, .l2 = decay},
+              AdagradOptions{.lr = 0.1, .weight_decay = decay, .eps = 1e-6}, 3, 1);
+    check_all(AdadeltaStep{.lr = 0.1, .rho = 0.9, .eps = 1e-3, .l2 = decay},
+              AdadeltaOptions{.lr = 0.1, .rho = 0.9, .eps = 1e-3, .weight_decay = decay}, 3, 2);
+    check_all(AdamaxStep{.step_size = 0.1 / (1 - std::pow(0.8, 4)),
+                         .beta1 = 0.8,
+                         .beta2 = 0.95,
+                         .eps = 1e-6,
+                         .l2 = decay},
+              AdamaxOptions{0.1, 0.8, 0.95, 1e-6, decay}, 3, 2);
+    const double eta = 0.1 / std::pow(1 + 0.2 * 0.1 * 3, 0.75);
+    for (const double t0 : {1.0, 9.0})
+      check_all(AsgdStep{.eta = eta, .mu = t0 == 1 ? 0.5 : 1, .decay = 1 - 0.2 * eta, .l2 = decay},
+                ASGDOptions{0.1, 0.2, 0.75, t0, decay}, 3, 1);
+  }
+  check_all(RpropStep{.less = 0.5, .more = 1.25, .smallest = 0.2, .largest = 0.9},
+            RpropOptions{0.1, 0.5, 1.25, 0.2, 0.9}, 3, 2);
+}
+
+TEST_CASE("optimizers by a formula keep to it from step to step") {
+  for (const double decay : {0.0, 0.05}) {
+    check_steps<Adagrad>(
+        AdagradOptions{
+            .lr = 0.1, .lr_decay = 0.1, .weight_decay = decay, .initial_accumulator_value = 0.5},
+        0.5);
+    check_steps<Adadelta>(AdadeltaOptions{.lr = 1, .eps = 1e-3, .weight_decay = decay});
+    check_steps<Adamax>(AdamaxOptions{.lr = 0.1, .weight_decay = decay});
+    check_steps<NAdam>(NAdamOptions{.lr = 0.1, .weight_decay = decay});
+    for (const double beta2 : {0.999, 0.8})  // rectified from the 6th step on, and never
+      check_steps<RAdam>(RAdamOptions{.lr = 0.1, .beta2 = beta2, .weight_decay = decay});
+    check_steps<ASGD>(ASGDOptions{.lr = 0.1, .lambd = 0.1, .t0 = 2, .weight_decay = decay});
+  }
+}
+
+TEST_CASE("rprop's steps grow and shrink") {
+  for (const DType dtype : {DType::f32, DType::f64, DType::bf16}) {
+    Tensor param = zeros({3}, dtype).requires_grad_();
+    Rprop optimizer({param}, {.lr = 0.5, .etaminus = 0.5, .etaplus = 2, .step_max = 1});
+    const auto step = [&](double a, double b, double c) {
+      param.set_grad(raw::to(from_vector<double>({a, b, c}), dtype));
+      optimizer.step();
+      return param.to_vector<double>();
+    };
+    using Values = std::vector<double>;
+    CHECK(step(1, -1, 0) == Values{-0.5, 0.5, 0});
+    CHECK(step(3, 2, -1) == Values{-1.5, 0.5, 0.5});   // twice as far; turned: stays
+    CHECK(step(1, 1, -1) == Values{-2.5, 0.25, 1.5});  // no more than step_max
+    CHECK(step(1, 1, 1) == Values{-3.5, -0.25, 1.5});
+  }
+}
+
+TEST_CASE("what optimizers by a formula refuse") {
+  Tensor p = zeros({4}).requires_grad_();
+  CHECK_THROWS_WITH_AS(Adagrad({p}, {.lr_decay = -1}),
+                       "[adagrad] lr_decay: expected a finite number of at least 0, got -1", Error);
+  CHECK_THROWS_WITH_AS(Adadelta({p}, {.rho = 1.5}), "[adadelta] rho: expected at most 1, got 1.5",
+                       Error);
+  CHECK_THROWS_WITH_AS(Adamax({p}, {.beta2 = 1}),
+                       "[adamax] beta1, beta2: expected less than 1, got 0.9, 1", Error);
+  CHECK_THROWS_AS(NAdam({p}, {.momentum_decay = std::nan("")}), Error);
+  CHECK_THROWS_AS(RAdam({p}, {.beta1 = 1}), Error);
+  CHECK_THROWS_AS(ASGD({p}, {.lambd = -1}), Error);
+  CHECK_THROWS_WITH_AS(Rprop({p}, {.etaminus = 1}),
+                       "[rprop] etaminus, etaplus: expected less and more than 1, got 1, 1.2",
+                       Error);
+  CHECK_THROWS_AS(Rprop({p}).set_lr(-1), Error);
+  CHECK_THROWS_WITH_AS(NAdam({p}).lr(1), "[nadam] group: expected less than 1, got 1", Error);
+}
