@@ -63,6 +63,22 @@ Op lookup(void (*f)(const Tensor&, const Tensor&, const Tensor&), size_t result)
     };
   };
 }
+/// A training step of a table by as many of its rows as the second operand has: forward, backward
+/// and Adam, all by the rows.
+Call train_rows(const Tensors& x) {
+  Tensor table = x[0];
+  table.requires_grad_();
+  auto optimizer = std::make_shared<optim::Adam>(Tensors{table});
+  return [=, at = random_indices(x[1].size(0), table.size(0))] {
+    const GradMode on(true);
+    const Tensor y = embedding(at, table, {.sparse = true});
+    const Tensor loss = sum(y * y);
+    optimizer->zero_grad();
+    loss.backward();
+    optimizer->step();
+    return table;
+  };
+}
 Call batch_norm_call(const Tensors& x, bool training) {
   const Shape channels{x[0].size(1)};
   return [&x, training, mean = zeros(channels), var = full(channels, 1)] {
@@ -150,6 +166,7 @@ const std::map<std::string, Op> kOps{
     {"gather_rows", lookup(gather_rows, 1)},
     {"scatter_rows", lookup(scatter_rows, 0)},
     {"scatter_add_rows", lookup(scatter_add_rows, 0)},
+    {"train_rows", train_rows},
     {"dropout", unary([](const Tensor& x) { return dropout(x); })},
     {"cat_first", binary([](const Tensor& a, const Tensor& b) {
        return cat({a, b}, 0);

@@ -125,6 +125,21 @@ def pytorch_ops(torch):
     def lookup(f, result):
         return lambda *x: (lambda at: lambda: (f(*x, at), x[result])[1])(random_indices(len(x[1]), len(x[0])))
 
+    def train_rows(table, x):
+        table.requires_grad_()
+        optimizer, at = torch.optim.SparseAdam([table]), random_indices(len(x), len(table))
+
+        def step():
+            with torch.enable_grad():
+                y = f.embedding(at, table, sparse=True)
+                loss = (y * y).sum()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+            return table
+
+        return step
+
     def numpy_lookup(f, result):
         return lookup(lambda t, x, at: f(t.numpy(), x.numpy(), at.numpy()), result)
 
@@ -166,6 +181,7 @@ def pytorch_ops(torch):
         "batch_norm": lambda x, w, b: batch_norm(x, w, b, True),
         "batch_norm_eval": lambda x, w, b: batch_norm(x, w, b, False),
         **{"cross_entropy": with_targets(f.cross_entropy), "nll_loss": with_targets(f.nll_loss)},
+        "train_rows": train_rows,
         "copy": lambda t, x: lambda: x.copy_(t[: len(x)]),
         "gather_rows": lookup(lambda t, x, at: torch.index_select(t, 0, at, out=x), 1),
         "scatter_rows": lookup(lambda t, x, at: t.index_copy_(0, at, x), 0),

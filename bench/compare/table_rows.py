@@ -1,5 +1,6 @@
 """Rows of a table: 131,072 rows of 128 f32 out of a million and into them, at random; quern beside PyTorch and numpy, and
-beside what the machine copies. compare_pytorch.py --rows."""
+beside what the machine copies. And a training step by rows: embedding, its gradient and Adam (PyTorch's SparseAdam), 65,536
+rows looked up. compare_pytorch.py --rows."""
 
 import json
 import math
@@ -12,6 +13,7 @@ from .engines import environment, tcmalloc
 
 ROWS, WIDTH, TABLE = 131072, 128, 1_000_000
 NAMES = ("gather_rows", "scatter_rows", "scatter_add_rows")
+TRAIN, LOOKUPS = "train_rows", 65536
 PASSES = {"copy": 2, "gather_rows": 2, "scatter_rows": 2, "scatter_add_rows": 3}  # reads and writes of so many rows
 
 
@@ -38,7 +40,7 @@ class Engine:
 
 
 def job(name):
-    shapes = [(TABLE, WIDTH), (ROWS, WIDTH)]
+    shapes = [(TABLE, WIDTH), (LOOKUPS if name == TRAIN else ROWS, WIDTH)]
     return {"op": name, "dtype": "f32", "format": "contiguous", "backward": False, "shapes": shapes, "low": -1, "high": 1}
 
 
@@ -51,10 +53,12 @@ def race(options):
     command = [python, "-W", "ignore", ops.__file__]
     seconds = options.seconds / 4
     rows = []
-    for name in ("copy", *NAMES):
+    for name in ("copy", *NAMES, TRAIN):
         engines = {"PyTorch": Engine(command, rivals)}
         if name != "copy":
-            engines |= {"quern": Engine([program], env), "numpy": Engine(command, rivals)}
+            engines["quern"] = Engine([program], env)
+        if name in NAMES:
+            engines["numpy"] = Engine(command, rivals)
         results = {}
         for engine, process in engines.items():
             if engine != "quern":
@@ -80,14 +84,18 @@ def run(options):
     print("| | quern, GB/s | share of copying | PyTorch, GB/s | numpy, GB/s | quern ÷ PyTorch (by round) |\n|---|---|---|---|---|---|")
     rate = lambda row, engine: 1e-9 * PASSES[row["op"]] * ROWS * WIDTH * 4 / row["seconds"][engine]
     copying = rate(rows[0], "PyTorch")
-    for row in rows[1:]:
+    for row in rows[1:-1]:
         low, high = min(row["ratios"]), max(row["ratios"])
         ratio = f"**{statistics.median(row['ratios']):.2f}** ({low:.2f}–{high:.2f})"
         print(
             f"| {row['op']} | {rate(row, 'quern'):.1f} | {rate(row, 'quern') / copying:.2f} | {rate(row, 'PyTorch'):.1f} | "
             f"{rate(row, 'numpy'):.1f} | {ratio} |{'' if row['agree'] else ' RESULTS DIFFER'}"
         )
-    print(f"\nPyTorch copies {ROWS:,} such rows at {copying:.1f} GB/s, read and written.")
+    quern, torch = (1e3 * rows[-1]["seconds"][engine] for engine in ("quern", "PyTorch"))
+    ratios = rows[-1]["ratios"]
+    print(f"\nA training step: {quern:.1f} ms, PyTorch {torch:.1f} ms: **{statistics.median(ratios):.2f}**", end=" ")
+    print(f"({min(ratios):.2f}–{max(ratios):.2f}) times as fast{'' if rows[-1]['agree'] else ' RESULTS DIFFER'}.")
+    print(f"PyTorch copies {ROWS:,} such rows at {copying:.1f} GB/s, read and written.")
     if options.json:
         options.json.write_text(json.dumps({"machine": machine.describe(), "commit": machine.commit(), "rows": rows}, indent=1) + "\n")
     if not all(row["agree"] for row in rows):
