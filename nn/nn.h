@@ -8,6 +8,7 @@
 #include "quern/nn/efficientnet.h"
 #include "quern/nn/efficientnet_lite.h"
 #include "quern/nn/embedding.h"
+#include "quern/nn/embedding_bag.h"
 #include "quern/nn/flatten.h"
 #include "quern/nn/image.h"
 #include "quern/nn/image_augment.h"

@@ -212,6 +212,21 @@ TEST_CASE("Embedding: the padding row starts as zeros and stays") {
   CHECK(rows.weight.to_vector<double>()[4] == doctest::Approx(std::sqrt(0.5)).epsilon(1e-6));
 }
 
+TEST_CASE("EmbeddingBag") {
+  nn::EmbeddingBag table(3, 2, {.mode = BagMode::sum, .padding_idx = 1});
+  CHECK(state_names(table) == Strings{"weight"});
+  CHECK(table.weight.to_vector<float>()[2] == 0);
+  raw::copy_(table.weight, from_vector<float>({1, 2, 3, 4, 5, 6}, {3, 2}));
+  const Tensor indices = from_vector<int64_t>({0, 1, 2, 2}), offsets = from_vector<int64_t>({0, 3});
+  CHECK(table(indices, offsets).to_vector<int>() == std::vector{6, 8, 5, 6});
+  CHECK(table(indices, offsets, from_vector<float>({2, 9, 1, 3})).to_vector<int>() ==
+        std::vector{7, 10, 15, 18});
+  CHECK(table(raw::reshape(indices, {2, 2})).to_vector<int>() == std::vector{1, 2, 10, 12});
+  CHECK_THROWS_WITH_AS(nn::EmbeddingBag(5, 3, {.padding_idx = 5}),
+                       "[EmbeddingBag] padding_idx: expected -5..4, got 5", Error);
+  CHECK_THROWS_AS(nn::EmbeddingBag(0, 3), Error);
+}
+
 TEST_CASE("CrossEntropyLoss") {
   Tensor logits = zeros({2, 4});
   Tensor target = from_vector<int64_t>({3, 0});

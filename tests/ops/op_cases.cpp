@@ -12,6 +12,7 @@
 #include "quern/ops/convert.h"
 #include "quern/ops/dropout.h"
 #include "quern/ops/embedding.h"
+#include "quern/ops/embedding_bag.h"
 #include "quern/ops/expand.h"
 #include "quern/ops/flatten.h"
 #include "quern/ops/fused/conv_chain.h"
@@ -130,6 +131,11 @@ const std::map<std::string, OpCase> kCases{
     {"permute", {[](auto& in) { return permute(in[0], {2, 0, 1}); }, kView}},
     {"slice", {[](auto& in) { return slice(in[0], 1, 1, 6, 2); }, kView}},
     {"embedding", {[](auto& in) { return embedding(in[0], in[1]); }}},
+    {"embedding_options", {[](auto& in) { return embedding(in[0], in[1], {.padding_idx = 2, .scale_grad_by_freq = true}); }}},
+    {"embedding_bag", {[](auto& in) { return embedding_bag(in[0], in[1], in[2]); }}},
+    {"embedding_bag_padding", {[](auto& in) { return embedding_bag(in[0], in[1], in[2], {.padding_idx = 1}); }}},
+    {"embedding_bag_sum", {[](auto& in) { return embedding_bag(in[0], in[1], in[2], {.mode = BagMode::sum, .per_sample_weights = in[3]}); }}},
+    {"embedding_bag_max", {[](auto& in) { return embedding_bag(in[0], in[1], {}, {.mode = BagMode::max}); }}},
     {"expand", {[](auto& in) { return expand(in[0], {4, 3, 5}); }, kView}},
     {"reshape", {[](auto& in) { return reshape(in[0], {6, -1}); }, kView}},
     {"flatten", {[](auto& in) { return flatten(in[0], 1); }, kView}},

@@ -135,6 +135,14 @@ def op_cases():
         yield name, [r(4, 9)], lambda x, f=getattr(F, name), scale=scale: f(x * scale)
     yield "activate", [r(4, 9)], F.silu
     yield "leaky_relu", [r(4, 9)], lambda x: F.leaky_relu(x, 0.1)
+    options = dict(padding_idx=2, scale_grad_by_freq=True)
+    yield "embedding_options", [i(6, 2, 7), r(6, 4)], lambda x, w: F.embedding(x, w, **options)
+    bags = torch.tensor([0, 3, 3, 7])
+    yield "embedding_bag", [i(6, 9), r(6, 4), bags], lambda x, w, o: F.embedding_bag(x, w, o)
+    yield "embedding_bag_padding", [i(3, 9), r(6, 4), bags], lambda x, w, o: F.embedding_bag(x, w, o, padding_idx=1)
+    yield "embedding_bag_sum", [i(6, 9), r(6, 4), bags, r(9)], lambda x, w, o, s: F.embedding_bag(
+        x, w, o, mode="sum", per_sample_weights=s)
+    yield "embedding_bag_max", [i(6, 4, 3), r(6, 4)], lambda x, w: F.embedding_bag(x, w, mode="max")
 
 
 def make_ops():
