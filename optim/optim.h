@@ -8,6 +8,7 @@
 #include "quern/optim/asgd.h"
 #include "quern/optim/clip_grad.h"
 #include "quern/optim/ema.h"
+#include "quern/optim/lamb.h"
 #include "quern/optim/nadam.h"
 #include "quern/optim/optimizer.h"
 #include "quern/optim/radam.h"

@@ -54,6 +54,7 @@ const Named kOptimizers[] = {
     named<Adadelta, [] { return AdadeltaOptions{.lr = 0.5, .weight_decay = 0.1}; }>("adadelta"),
     named<Adamax, [] { return AdamaxOptions{.lr = 0.1, .weight_decay = 0.1}; }>("adamax"),
     named<NAdam, [] { return NAdamOptions{.lr = 0.1, .weight_decay = 0.1}; }>("nadam"),
+    named<LAMB, [] { return LAMBOptions{.lr = 0.1, .weight_decay = 0.1}; }>("lamb"),
     named<RAdam, [] { return RAdamOptions{.lr = 0.1, .weight_decay = 0.1}; }>("radam"),
     named<ASGD, [] { return ASGDOptions{.lr = 0.1, .lambd = 0.1, .t0 = 2, .weight_decay = 0.1}; }>(
         "asgd"),

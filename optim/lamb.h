@@ -1,0 +1,38 @@
+// LAMB, for large batches. At a parameter's t-th step:
+//
+//   m ← m + (1 - β₁)·(g - m)
+//   v ← β₂·v + (1 - β₂)·g²
+//   u = m / (1 - β₁ᵗ) / (√(v / (1 - β₂ᵗ)) + eps) + weight_decay·p
+//   p ← p - lr·r·u,   r = ‖p‖ / ‖u‖, or 1 where either norm is 0
+//
+// You et al., "Large batch optimization for deep learning: training BERT in 76 minutes", ICLR'20,
+// with φ(x) = x. The norms are those of the whole parameter, of a row-sparse gradient's those of
+// the rows that it has. PyTorch has no LAMB.
+#pragma once
+#include "quern/optim/optimizer.h"
+
+namespace quern::optim {
+
+struct LAMBOptions {
+  double lr = 1e-3;
+  double beta1 = 0.9, beta2 = 0.999;
+  double eps = 1e-6;
+  double weight_decay = 1e-2;
+};
+
+class LAMB final : public Optimizer {
+ public:
+  /// Errors: those of Optimizer; a negative or non-finite option; a beta of 1 or more.
+  explicit LAMB(std::vector<Group<LAMBOptions>> groups);
+  explicit LAMB(Tensors params, LAMBOptions options = {});
+
+  void step() override;
+  double lr(size_t group = 0) const override;
+  using Optimizer::set_lr;
+  void set_lr(double lr, size_t group) override;
+
+ private:
+  std::vector<LAMBOptions> options_;  // of each group
+};
+
+}  // namespace quern::optim
