@@ -9,7 +9,8 @@
 //
 // Where a gradient is row-sparse (embedding(..., {.sparse = true})), step() is by rows, and lazy: of
 // the rows that it does not have, neither the parameter nor the state is read or written, as in
-// torch.optim.SparseAdam. t in a formula is the number of the parameter's steps, not of the row's.
+// torch.optim.SparseAdam. t in a formula is the number of the parameter's steps, not of the row's; a
+// row that the first step does not have starts from the state that there was before it.
 //
 // Beside the model's, a checkpoint holds the optimizer's state, with which training goes on as if
 // it had not stopped:

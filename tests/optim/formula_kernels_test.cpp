@@ -3,7 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "optim/kernel_check.h"
-#include "quern/ops/kernels/table.h"
+#include "quern/ops/kernels/optim/update.h"
 #include "quern/tensor/raw.h"
 
 using namespace quern;
@@ -74,6 +74,20 @@ TEST_CASE("formula kernels keep to the formula") {
   }
   check_all(RpropStep{.less = 0.5, .more = 1.25, .smallest = 0.2, .largest = 0.9},
             RpropOptions{0.1, 0.5, 1.25, 0.2, 0.9}, 3, 2);
+}
+
+TEST_CASE("dispatch takes the best formula kernel that the cap leaves") {
+  const Isa cap = isa_cap();
+  for (const Isa isa : {Isa::portable, Isa::avx2, Isa::avx512}) {
+    if (isa > cap || !cpu_has(isa)) continue;
+    set_isa_cap(isa);
+    const std::string unit(to_string(isa));
+    CHECK(select_update<AdagradKernel>("adagrad", DType::f32).name == "adagrad_f32_" + unit);
+    CHECK(select_update<RpropKernel>("rprop", DType::f32).name == "rprop_f32_" + unit);
+  }
+  set_isa_cap(cap);
+  CHECK(select_update<NAdamKernel>("nadam", DType::bf16).name ==
+        std::string("nadam_bf16_reference"));
 }
 
 TEST_CASE("optimizers by a formula keep to it from step to step") {

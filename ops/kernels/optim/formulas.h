@@ -88,7 +88,7 @@ void update(const RpropStep& o, V& p, V g, V& previous, V& size) {
   previous = g;
 }
 
-/// The tables of a unit: `kernel_of<Step>(name)` makes a record.
+/// The tables of a unit, whose records for a step are types(Step, name).
 #define QUERN_FORMULA(Step, family, types)                                    \
   namespace {                                                                 \
   constexpr UpdateKernel<Step> QUERN_PASTE(k, Step)[] = types(Step, #family); \

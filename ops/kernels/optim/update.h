@@ -6,7 +6,7 @@
 
 namespace quern::kernels {
 
-/// Kernel: SgdKernel, AdamWKernel or RmspropKernel. Error: parameters that are not bf16, f32 or f64.
+/// Kernel: any UpdateKernel<Step>. Error: parameters that are not bf16, f32 or f64.
 template <class Kernel>
 const Kernel& select_update(std::string_view family, DType param) {
   const auto* kernel =
