@@ -1,8 +1,15 @@
 // The tables, from the lists that the build makes of kernels.cmake.
 #include "quern/ops/kernels/table.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
 #include <deque>
+#include <string>
 #include <vector>
+
+#include "quern/tensor/check.h"
 
 #include "contracts.inc"
 
@@ -36,24 +43,78 @@ void append(std::vector<const Kernel*>& list, const UnitRecords<Kernel>& unit) {
 template <class Kernel, class Other>
 void append(std::vector<const Kernel*>&, const UnitRecords<Other>&) {}
 
-}  // namespace
-
+/// Those of a kind that come from outside, until its table is made.
 template <class Kernel>
-std::span<const Kernel* const> table() {
-  static const auto all = [] {
-    std::vector<const Kernel*> list;
+struct Added {
+  std::vector<const Kernel*> records;
+  bool too_late = false;
+};
+template <class Kernel>
+Added<Kernel>& added() {
+  static Added<Kernel> of_kind;
+  return of_kind;
+}
+
+/// All of a kind, in the order of the lists.
+template <class Kernel>
+std::vector<const Kernel*> listed() {
+  std::vector<const Kernel*> list;
 #define QUERN_TABLE(Of, family, unit) append(list, family##_##unit);
 #define QUERN_KIND(Of)
 #include "tables.inc"
 #undef QUERN_TABLE
 #undef QUERN_KIND
+  list.insert(list.end(), added<Kernel>().records.begin(), added<Kernel>().records.end());
+  return list;
+}
+
+/// QUERN_KERNEL: "" where unset, else the name of a record of some kind.
+std::string_view asked_kernel() {
+  static const std::string asked = [] {
+    const char* value = std::getenv("QUERN_KERNEL");
+    const std::string name = value ? value : "";
+    if (name.empty()) return name;
+    std::vector<std::string_view> names;
+#define QUERN_TABLE(Of, family, unit)
+#define QUERN_KIND(Of) \
+  for (const Of* record : listed<Of>()) names.push_back(record->name);
+#include "tables.inc"
+#undef QUERN_TABLE
+#undef QUERN_KIND
+    if (std::ranges::count(names, name) == 0)
+      fail("dispatch", fmt::format("QUERN_KERNEL: expected a kernel, got \"{}\"; there are {}",
+                                   name, fmt::join(names, ", ")));
+    return name;
+  }();
+  return asked;
+}
+
+}  // namespace
+
+template <class Kernel>
+std::span<const Kernel* const> table() {
+  static const auto all = [] {
+    const std::string_view name = asked_kernel();
+    std::vector<const Kernel*> list = listed<Kernel>();
+    const auto asked = std::ranges::find(list, name, &Kernel::name);
+    if (asked != list.end()) std::rotate(list.begin(), asked, asked + 1);
+    added<Kernel>().too_late = true;
     return list;
   }();
   return all;
 }
 
+template <class Kernel>
+void add_kernel(const Kernel& record) {
+  check(!added<Kernel>().too_late, "dispatch",
+        "add_kernel: {} comes after the first use of its table", record.name);
+  added<Kernel>().records.push_back(&record);
+}
+
 #define QUERN_TABLE(Kernel, family, unit)
-#define QUERN_KIND(Kernel) template std::span<const Kernel* const> table();
+#define QUERN_KIND(Kernel)                         \
+  template std::span<const Kernel* const> table(); \
+  template void add_kernel(const Kernel& record);
 #include "tables.inc"
 
 }  // namespace quern::kernels

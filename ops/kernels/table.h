@@ -8,9 +8,16 @@
 
 namespace quern::kernels {
 
-/// All of a kind (GemmKernel, PoolKernel, ...), best first, the reference last.
+/// All of a kind (GemmKernel, PoolKernel, ...), best first, the reference last, and then those that
+/// were added. One that QUERN_KERNEL names comes before all others.
+/// Error (at first use): it names none of any kind.
 template <class Kernel>
 std::span<const Kernel* const> table();
+
+/// Adds a record from outside of the library, which is chosen where QUERN_KERNEL names it.
+/// Error: its table has been used.
+template <class Kernel>
+void add_kernel(const Kernel& record);
 
 struct NoObjection {
   const char* operator()(const auto&) const { return nullptr; }
