@@ -114,15 +114,28 @@ inline std::vector<const GemmKernel*> enabled_gemms() {
   return enabled;
 }
 
+/// Kernels that a program brings beside the library's (add_kernel): the lessons'.
+inline std::vector<const ConvKernel*> added_engines() {
+  const auto all = table<ConvKernel>();
+  const auto reference = std::ranges::find(all, &conv_kernel("reference"));
+  return {reference + 1, all.end()};
+}
+
 /// A tile, and what it multiplies: its own dtype or, as so many terms of bf16, f32.
 struct Way {
   const GemmKernel* gemm;
   DType dtype;
   int bf16_terms = 0;
 };
-/// All micro-kernels, and f32 on the best of bf16; on an emulated CPU where it is faster.
+/// All micro-kernels, and f32 on the best of bf16; on an emulated CPU where it is faster. Added
+/// engines use none: each dtype once.
 inline std::vector<Way> enabled_ways() {
   std::vector<Way> ways;
+  if (!added_engines().empty()) {
+    for (DType dtype : {DType::f32, DType::bf16})
+      ways.push_back({&select_gemm_kernel(dtype), dtype});
+    return ways;
+  }
   for (const GemmKernel* gemm : enabled_gemms()) ways.push_back({gemm, gemm->a});
   const GemmKernel& bf16 = select_gemm_kernel(DType::bf16);
   if (!kEmulatedCpu || bf16.isa > Isa::neon) ways.push_back({&bf16, DType::f32, 1});
@@ -130,9 +143,12 @@ inline std::vector<Way> enabled_ways() {
   return ways;
 }
 
-/// The engines that can compute it, but for the reference.
+/// The engines that can compute it, but for the reference; in a program that brings some, those.
 inline std::vector<const ConvKernel*> engines(const ConvProblem& p, ConvPass pass,
                                               const GemmKernel& gemm) {
+  std::vector<const ConvKernel*> added = added_engines();
+  std::erase_if(added, [&](auto* engine) { return engine->why_not(p, pass, gemm) != nullptr; });
+  if (!added.empty()) return added;
   std::vector<const ConvKernel*> all{&conv_kernel("brgemm")};
   const ConvKernel& depthwise = conv_kernel("depthwise");
   if (!depthwise.why_not(p, pass, gemm)) all.push_back(&depthwise);
@@ -162,12 +178,14 @@ inline bool agree(const std::vector<double>& a, const std::vector<double>& b, do
 
 inline constexpr MemoryFormat kFormats[] = {MemoryFormat::contiguous, MemoryFormat::channels_last};
 
-/// Calls f with each case in both formats; on an emulated CPU in one, in turn.
+/// Calls f with each case in both formats; on an emulated CPU, and with added engines, of which
+/// there are many, in one, in turn.
 template <class F>
 void each_case(F f) {
+  const bool in_turn = kEmulatedCpu || !added_engines().empty();
   for (size_t i = 0; i < kCases.size(); ++i)
     for (size_t format : {0u, 1u})
-      if (!kEmulatedCpu || i % 2 == format) f(kCases[i], kFormats[format]);
+      if (!in_turn || i % 2 == format) f(kCases[i], kFormats[format]);
 }
 
 }  // namespace quern::test

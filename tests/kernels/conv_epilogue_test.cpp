@@ -202,29 +202,32 @@ TEST_CASE("dgrad passes on just what forward's map left above 0") {
       for (int64_t i = 0; i < p.ic; ++i) shift.set(i, center[i] * scale[i]);
       for (int64_t i = 0; i < p.oc * p.ic; ++i) w.set(i, i % (p.ic + 1) == 0);
 
-      const auto plan = [&](ConvPass pass) {
-        return plan_conv({p, pass, &conv_kernel("brgemm"), way.gemm, way.bf16_terms});
-      };
       const ChannelMap map{center.data(), scale.data(), shift.data()};
-      p.maps = true;
-      const auto forward = plan(ConvPass::forward);
-      forward->run(x.data(), packed_weight(*forward, w).data(), y.data(), {}, map);
-      p.maps = false, p.sums = true;
-      const auto dgrad = plan(ConvPass::dgrad);
-      dgrad->run(dy.data(), packed_weight(*dgrad, w).data(), dz.data(),
-                 {.kind = Epilogue::Kind::gradient,
-                  .map = map,
-                  .x = x.data(),
-                  .first = sum_dz.data(),
-                  .second = sum_dzx.data()});
-      int64_t wrong = 0, passed = 0;
-      for (int64_t i = 0; i < items; ++i) {
-        wrong += dz[i] != (y[i] > 0);
-        passed += y[i] > 0;
+      for (const ConvKernel* engine : engines(p, ConvPass::forward, *way.gemm)) {
+        CAPTURE(std::string(engine->name));
+        const auto plan = [&](ConvPass pass) {
+          return plan_conv({p, pass, engine, way.gemm, way.bf16_terms});
+        };
+        p.maps = true, p.sums = false;
+        const auto forward = plan(ConvPass::forward);
+        forward->run(x.data(), packed_weight(*forward, w).data(), y.data(), {}, map);
+        p.maps = false, p.sums = true;
+        const auto dgrad = plan(ConvPass::dgrad);
+        dgrad->run(dy.data(), packed_weight(*dgrad, w).data(), dz.data(),
+                   {.kind = Epilogue::Kind::gradient,
+                    .map = map,
+                    .x = x.data(),
+                    .first = sum_dz.data(),
+                    .second = sum_dzx.data()});
+        int64_t wrong = 0, passed = 0;
+        for (int64_t i = 0; i < items; ++i) {
+          wrong += dz[i] != (y[i] > 0);
+          passed += y[i] > 0;
+        }
+        CHECK(wrong == 0);
+        CHECK(passed > items / 10);
+        CHECK(passed < items - items / 10);
       }
-      CHECK(wrong == 0);
-      CHECK(passed > items / 10);
-      CHECK(passed < items - items / 10);
     }
   }
 }

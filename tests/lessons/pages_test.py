@@ -1,0 +1,111 @@
+#!/usr/bin/env python3
+"""The pages of the lessons: code and tables are what their sources make of them, links lead somewhere, and their commands run.
+
+    pages_test.py BUILD     with the programs of this folder of a build
+"""
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+LESSONS = ROOT / "examples/lessons"
+BUILD = Path(sys.argv.pop(1)).resolve()
+sys.path.insert(0, str(LESSONS))
+import pages  # noqa: E402
+
+
+def has_matplotlib(python):
+    return subprocess.run([python, "-c", "import matplotlib"], capture_output=True).returncode == 0
+
+
+PYTHON = next((python for python in (sys.executable, "/usr/bin/python3") if Path(python).exists() and has_matplotlib(python)), None)
+
+
+def run(command):
+    """In the project's folder, on this build; without pictures where there is no matplotlib."""
+    if PYTHON is None:
+        command = re.sub(r"--chart \S+", "", command)
+    lessons = f"{PYTHON or sys.executable} {LESSONS}/lessons.py --programs {BUILD}/examples"
+    command = command.replace("build/release", str(BUILD)).replace("./dev lessons", f"{lessons} --size 40 50 60 --rounds 1 --no-network")
+    return subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, executable="/bin/bash")
+
+
+class Pages(unittest.TestCase):
+    def test_code_and_tables_are_what_sources_and_measurements_make_of_them(self):
+        self.assertEqual(pages.check(), [])
+
+    def test_a_changed_source_or_page_is_told(self):
+        page = LESSONS / "gemm/0_three_loops.md"
+        text = page.read_text()
+        self.assertIn("sum += a[i][p] * b[p][j]", text)
+        with tempfile.TemporaryDirectory() as folder:
+            copy = Path(folder) / page.name
+            copy.write_text(text.replace("sum += a", "sum -= a"))
+            (Path(folder) / "0_three_loops.cpp").write_text((LESSONS / "gemm/0_three_loops.cpp").read_text())
+            self.assertEqual(pages.filled(copy), text)
+            (Path(folder) / "0_three_loops.cpp").write_text("no marks")
+            self.assertRaises(ValueError, pages.filled, copy)
+
+    def test_files_are_short(self):
+        for page in pages.all_pages():
+            self.assertLessEqual(len(page.read_text().splitlines()), 150 if page.name == "README.md" else 120, page)
+        for source in LESSONS.glob("*/*.cpp"):
+            self.assertLessEqual(len(source.read_text().splitlines()), 150, source)
+
+    def test_links_lead_to_files(self):
+        for page in pages.all_pages():
+            prose = re.sub(r"```.*?```", "", page.read_text(), flags=re.S)
+            for link in re.findall(r"\]\((?!http)([^)#]+)", prose):
+                self.assertTrue((page.parent / link).exists(), f"{page}: {link}")
+
+    def test_commands_run(self):
+        for page in pages.all_pages():
+            for block in re.findall(r"```sh\n(.*?)```", page.read_text(), re.S):
+                with self.subTest(page.name, command=block):
+                    done = run("set -e -o pipefail\n" + block)
+                    self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+    def test_a_step_that_is_asked_for_runs_the_network(self):
+        losses = {}
+        for name in ["", "lesson_gemm_1", "lesson_gemm_4", "lesson_gemm_8"]:
+            with tempfile.TemporaryDirectory() as folder:
+                report = Path(folder) / "train.json"
+                program = f"build/release/examples/resnet50/resnet50 train --arch resnet18 --image-size 64 -b 2 --steps 2 --json {report}"
+                done = run(f"QUERN_VERBOSE=1 QUERN_KERNEL={name} {program}")
+                self.assertEqual(done.returncode, 0, done.stderr)
+                losses[name] = json.loads(report.read_text())["loss"]
+            ran = re.findall(r"^quern_verbose,conv2d_(\w+),([^,]+),", done.stdout, re.M)
+            self.assertGreater(len(ran), 100)
+            if name:
+                self.assertEqual({kernel for _, kernel in ran}, {name})
+                self.assertEqual({way for way, _ in ran}, {"fwd", "dgrad", "wgrad"})
+        for name, loss in losses.items():  # of other orders of summation, forward and a step down
+            self.assertEqual(len(loss), 2)
+            for got, expected in zip(loss, losses[""]):
+                self.assertAlmostEqual(got, expected, delta=1e-5 * expected, msg=name)
+
+    def test_lessons_prints_tables_and_refuses_what_is_not_there(self):
+        with tempfile.TemporaryDirectory() as folder:
+            done = run(f"./dev lessons 1 --json {folder}/lessons.json")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            measured = json.loads((Path(folder) / "lessons.json").read_text())
+        self.assertEqual([row["step"] for row in measured["rows"]], [0, 1])
+        self.assertIn("| 1 loop order | f32 | 1 |", done.stdout)
+        self.assertIn("expected a step, 0 to 9, got '10'", run("./dev lessons 10").stderr)
+        self.assertIn("expected all steps", run("./dev lessons --keep").stderr)
+
+    def test_factors_are_over_the_step_before_in_the_same_precision(self):
+        def row(step, dtype, gflops, emulated=False):
+            return {"step": step, "dtype": dtype, "gflops": gflops, "emulated": emulated}
+
+        rows = [row(5, "f32", 100), row(6, "bf16", 150), row(7, "bf16", 2, True), row(8, "f32", 190), row(8, "bf16", 300)]
+        self.assertEqual([pages.factor(rows, r) for r in rows], [None, 1.5, None, 1.9, 2.0])
+
+
+if __name__ == "__main__":
+    unittest.main()
