@@ -1,8 +1,9 @@
 """The picture of the ladder: GFLOP/s of each step on a logarithmic axis, beside the peaks."""
 
 import sys
+from pathlib import Path
 
-sys.path.insert(0, str(__import__("pathlib").Path(__file__).resolve().parents[2] / "bench"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
 try:
     from page import style
 except ImportError as error:
@@ -19,11 +20,13 @@ def draw(measured, path):
             axes.barh(y, row["gflops"], 0.8, color=style.DTYPE_COLOURS[row["dtype"]], alpha=0.4 if row["emulated"] else 1)
             axes.plot([row["peak_gflops"]] * 2, [y - 0.4, y + 0.4], color=colours["text"], lw=1.5)
             text = f" {row['gflops']:.3g}" + " (emulated)" * row["emulated"]
-            axes.text(row["gflops"], y, text, va="center", fontsize=9, path_effects=style.halo(colours))
+            beside = row["gflops"] if row["gflops"] < row["peak_gflops"] / 2 else row["peak_gflops"]
+            axes.text(beside, y, text, va="center", fontsize=9, path_effects=style.halo(colours))
         axes.set_yticks(range(len(rows)), labels)
         axes.tick_params(axis="y", length=0)
         axes.invert_yaxis()
         axes.set_xscale("log")
+        axes.set_xlim(right=2 * max(row["peak_gflops"] for row in rows))
         axes.set_xlabel("GFLOP/s; the black lines are the peaks of as many threads")
         axes.grid(axis="x")
         return made
