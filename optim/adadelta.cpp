@@ -17,8 +17,7 @@ Adadelta::Adadelta(Tensors params, AdadeltaOptions options)
     : Adadelta(std::vector{Group<AdadeltaOptions>{std::move(params), options}}) {}
 
 Adadelta::Adadelta(std::vector<Group<AdadeltaOptions>> groups)
-    : Optimizer("adadelta", {"square_avg", "acc_delta"}, params_of(groups)),
-      options_(options_of(groups)) {
+    : OptimizerOf("adadelta", {"square_avg", "acc_delta"}, groups) {
   for (const AdadeltaOptions& o : options_) {
     check_not_negative(
         "adadelta",
@@ -26,17 +25,6 @@ Adadelta::Adadelta(std::vector<Group<AdadeltaOptions>> groups)
     check(o.rho <= 1, "adadelta", "rho: expected at most 1, got {}", o.rho);
   }
   for (size_t group = 0; group < options_.size(); ++group) make_state(group);
-}
-
-double Adadelta::lr(size_t group) const {
-  check_group("adadelta", group, num_groups());
-  return options_[group].lr;
-}
-
-void Adadelta::set_lr(double lr, size_t group) {
-  check_group("adadelta", group, num_groups());
-  check_not_negative("adadelta", "lr", lr);
-  options_[group].lr = lr;
 }
 
 void Adadelta::step() { step_by_formula<2>("adadelta", slots_to_update(), options_, step_of); }

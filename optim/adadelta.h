@@ -19,19 +19,13 @@ struct AdadeltaOptions {
   double weight_decay = 0;
 };
 
-class Adadelta final : public Optimizer {
+class Adadelta final : public OptimizerOf<AdadeltaOptions> {
  public:
   /// Errors: those of Optimizer; a negative or non-finite option; a rho of more than 1.
   explicit Adadelta(std::vector<Group<AdadeltaOptions>> groups);
   explicit Adadelta(Tensors params, AdadeltaOptions options = {});
 
   void step() override;
-  double lr(size_t group = 0) const override;
-  using Optimizer::set_lr;
-  void set_lr(double lr, size_t group) override;
-
- private:
-  std::vector<AdadeltaOptions> options_;  // of each group
 };
 
 }  // namespace quern::optim

@@ -19,7 +19,7 @@ Adagrad::Adagrad(Tensors params, AdagradOptions options)
     : Adagrad(std::vector{Group<AdagradOptions>{std::move(params), options}}) {}
 
 Adagrad::Adagrad(std::vector<Group<AdagradOptions>> groups)
-    : Optimizer("adagrad", {"sum"}, params_of(groups)), options_(options_of(groups)) {
+    : OptimizerOf("adagrad", {"sum"}, groups) {
   for (const AdagradOptions& o : options_) {
     check_not_negative("adagrad", {{"lr", o.lr},
                                    {"lr_decay", o.lr_decay},
@@ -29,17 +29,6 @@ Adagrad::Adagrad(std::vector<Group<AdagradOptions>> groups)
   }
   for (size_t group = 0; group < options_.size(); ++group)
     make_state(group, initial_of(options_[group]));
-}
-
-double Adagrad::lr(size_t group) const {
-  check_group("adagrad", group, num_groups());
-  return options_[group].lr;
-}
-
-void Adagrad::set_lr(double lr, size_t group) {
-  check_group("adagrad", group, num_groups());
-  check_not_negative("adagrad", "lr", lr);
-  options_[group].lr = lr;
 }
 
 void Adagrad::step() {

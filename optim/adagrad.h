@@ -18,19 +18,13 @@ struct AdagradOptions {
   double eps = 1e-10;
 };
 
-class Adagrad final : public Optimizer {
+class Adagrad final : public OptimizerOf<AdagradOptions> {
  public:
   /// Errors: those of Optimizer; a negative or non-finite option.
   explicit Adagrad(std::vector<Group<AdagradOptions>> groups);
   explicit Adagrad(Tensors params, AdagradOptions options = {});
 
   void step() override;
-  double lr(size_t group = 0) const override;
-  using Optimizer::set_lr;
-  void set_lr(double lr, size_t group) override;
-
- private:
-  std::vector<AdagradOptions> options_;  // of each group
 };
 
 }  // namespace quern::optim

@@ -12,8 +12,7 @@ Adam::Adam(Tensors params, AdamOptions options)
     : Adam(std::vector{Group<AdamOptions>{std::move(params), options}}) {}
 
 Adam::Adam(std::vector<Group<AdamOptions>> groups)
-    : Optimizer("adam", {"exp_avg", "exp_avg_sq"}, params_of(groups)),
-      options_(options_of(groups)) {
+    : OptimizerOf("adam", {"exp_avg", "exp_avg_sq"}, groups) {
   for (const AdamOptions& o : options_) {
     check_not_negative("adam", "lr", o.lr);
     check_not_negative("adam", "beta1", o.beta1);
@@ -24,17 +23,6 @@ Adam::Adam(std::vector<Group<AdamOptions>> groups)
     check_not_negative("adam", "weight_decay", o.weight_decay);
   }
   for (size_t group = 0; group < options_.size(); ++group) make_state(group);
-}
-
-double Adam::lr(size_t group) const {
-  check_group("adam", group, num_groups());
-  return options_[group].lr;
-}
-
-void Adam::set_lr(double lr, size_t group) {
-  check_group("adam", group, num_groups());
-  check_not_negative("adam", "lr", lr);
-  options_[group].lr = lr;
 }
 
 void Adam::step() {

@@ -19,19 +19,13 @@ struct AdamOptions {
   double weight_decay = 0;
 };
 
-class Adam final : public Optimizer {
+class Adam final : public OptimizerOf<AdamOptions> {
  public:
   /// Errors: those of Optimizer; a negative or non-finite option; a beta of 1 or more.
   explicit Adam(std::vector<Group<AdamOptions>> groups);
   explicit Adam(Tensors params, AdamOptions options = {});
 
   void step() override;
-  double lr(size_t group = 0) const override;
-  using Optimizer::set_lr;
-  void set_lr(double lr, size_t group) override;
-
- private:
-  std::vector<AdamOptions> options_;  // of each group
 };
 
 }  // namespace quern::optim

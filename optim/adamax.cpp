@@ -21,7 +21,7 @@ Adamax::Adamax(Tensors params, AdamaxOptions options)
     : Adamax(std::vector{Group<AdamaxOptions>{std::move(params), options}}) {}
 
 Adamax::Adamax(std::vector<Group<AdamaxOptions>> groups)
-    : Optimizer("adamax", {"exp_avg", "exp_inf"}, params_of(groups)), options_(options_of(groups)) {
+    : OptimizerOf("adamax", {"exp_avg", "exp_inf"}, groups) {
   for (const AdamaxOptions& o : options_) {
     check_not_negative("adamax", {{"lr", o.lr},
                                   {"beta1", o.beta1},
@@ -32,17 +32,6 @@ Adamax::Adamax(std::vector<Group<AdamaxOptions>> groups)
           o.beta1, o.beta2);
   }
   for (size_t group = 0; group < options_.size(); ++group) make_state(group);
-}
-
-double Adamax::lr(size_t group) const {
-  check_group("adamax", group, num_groups());
-  return options_[group].lr;
-}
-
-void Adamax::set_lr(double lr, size_t group) {
-  check_group("adamax", group, num_groups());
-  check_not_negative("adamax", "lr", lr);
-  options_[group].lr = lr;
 }
 
 void Adamax::step() { step_by_formula<2>("adamax", slots_to_update(), options_, step_of); }

@@ -18,19 +18,13 @@ struct AdamaxOptions {
   double weight_decay = 0;
 };
 
-class Adamax final : public Optimizer {
+class Adamax final : public OptimizerOf<AdamaxOptions> {
  public:
   /// Errors: those of Optimizer; a negative or non-finite option; a beta of 1 or more.
   explicit Adamax(std::vector<Group<AdamaxOptions>> groups);
   explicit Adamax(Tensors params, AdamaxOptions options = {});
 
   void step() override;
-  double lr(size_t group = 0) const override;
-  using Optimizer::set_lr;
-  void set_lr(double lr, size_t group) override;
-
- private:
-  std::vector<AdamaxOptions> options_;  // of each group
 };
 
 }  // namespace quern::optim

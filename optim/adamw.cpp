@@ -12,8 +12,7 @@ AdamW::AdamW(Tensors params, AdamWOptions options)
     : AdamW(std::vector{Group<AdamWOptions>{std::move(params), options}}) {}
 
 AdamW::AdamW(std::vector<Group<AdamWOptions>> groups)
-    : Optimizer("adamw", {"exp_avg", "exp_avg_sq"}, params_of(groups)),
-      options_(options_of(groups)) {
+    : OptimizerOf("adamw", {"exp_avg", "exp_avg_sq"}, groups) {
   for (const AdamWOptions& o : options_) {
     check_not_negative("adamw", "lr", o.lr);
     check_not_negative("adamw", "beta1", o.beta1);
@@ -24,17 +23,6 @@ AdamW::AdamW(std::vector<Group<AdamWOptions>> groups)
     check_not_negative("adamw", "weight_decay", o.weight_decay);
   }
   for (size_t group = 0; group < options_.size(); ++group) make_state(group);
-}
-
-double AdamW::lr(size_t group) const {
-  check_group("adamw", group, num_groups());
-  return options_[group].lr;
-}
-
-void AdamW::set_lr(double lr, size_t group) {
-  check_group("adamw", group, num_groups());
-  check_not_negative("adamw", "lr", lr);
-  options_[group].lr = lr;
 }
 
 void AdamW::step() {

@@ -20,19 +20,13 @@ struct AdamWOptions {
   double weight_decay = 1e-2;
 };
 
-class AdamW final : public Optimizer {
+class AdamW final : public OptimizerOf<AdamWOptions> {
  public:
   /// Errors: those of Optimizer; a negative or non-finite option; a beta of 1 or more.
   explicit AdamW(std::vector<Group<AdamWOptions>> groups);
   explicit AdamW(Tensors params, AdamWOptions options = {});
 
   void step() override;
-  double lr(size_t group = 0) const override;
-  using Optimizer::set_lr;
-  void set_lr(double lr, size_t group) override;
-
- private:
-  std::vector<AdamWOptions> options_;  // of each group
 };
 
 }  // namespace quern::optim

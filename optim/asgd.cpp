@@ -20,8 +20,7 @@ kernels::AsgdStep step_of(const ASGDOptions& o, double t) {
 ASGD::ASGD(Tensors params, ASGDOptions options)
     : ASGD(std::vector{Group<ASGDOptions>{std::move(params), options}}) {}
 
-ASGD::ASGD(std::vector<Group<ASGDOptions>> groups)
-    : Optimizer("asgd", {"ax"}, params_of(groups)), options_(options_of(groups)) {
+ASGD::ASGD(std::vector<Group<ASGDOptions>> groups) : OptimizerOf("asgd", {"ax"}, groups) {
   for (const ASGDOptions& o : options_) {
     check_not_negative("asgd", {{"lr", o.lr},
                                 {"lambd", o.lambd},
@@ -30,17 +29,6 @@ ASGD::ASGD(std::vector<Group<ASGDOptions>> groups)
                                 {"weight_decay", o.weight_decay}});
   }
   for (size_t group = 0; group < options_.size(); ++group) make_state(group);
-}
-
-double ASGD::lr(size_t group) const {
-  check_group("asgd", group, num_groups());
-  return options_[group].lr;
-}
-
-void ASGD::set_lr(double lr, size_t group) {
-  check_group("asgd", group, num_groups());
-  check_not_negative("asgd", "lr", lr);
-  options_[group].lr = lr;
 }
 
 void ASGD::step() { step_by_formula<1>("asgd", slots_to_update(), options_, step_of); }

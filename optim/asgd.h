@@ -20,19 +20,13 @@ struct ASGDOptions {
   double weight_decay = 0;
 };
 
-class ASGD final : public Optimizer {
+class ASGD final : public OptimizerOf<ASGDOptions> {
  public:
   /// Errors: those of Optimizer; a negative or non-finite option.
   explicit ASGD(std::vector<Group<ASGDOptions>> groups);
   explicit ASGD(Tensors params, ASGDOptions options = {});
 
   void step() override;
-  double lr(size_t group = 0) const override;
-  using Optimizer::set_lr;
-  void set_lr(double lr, size_t group) override;
-
- private:
-  std::vector<ASGDOptions> options_;  // of each group
 };
 
 }  // namespace quern::optim

@@ -81,8 +81,7 @@ LAMB::LAMB(Tensors params, LAMBOptions options)
     : LAMB(std::vector{Group<LAMBOptions>{std::move(params), options}}) {}
 
 LAMB::LAMB(std::vector<Group<LAMBOptions>> groups)
-    : Optimizer("lamb", {"exp_avg", "exp_avg_sq"}, params_of(groups)),
-      options_(options_of(groups)) {
+    : OptimizerOf("lamb", {"exp_avg", "exp_avg_sq"}, groups) {
   for (const LAMBOptions& o : options_) {
     check_not_negative("lamb", {{"lr", o.lr},
                                 {"beta1", o.beta1},
@@ -93,17 +92,6 @@ LAMB::LAMB(std::vector<Group<LAMBOptions>> groups)
           o.beta1, o.beta2);
   }
   for (size_t group = 0; group < options_.size(); ++group) make_state(group);
-}
-
-double LAMB::lr(size_t group) const {
-  check_group("lamb", group, num_groups());
-  return options_[group].lr;
-}
-
-void LAMB::set_lr(double lr, size_t group) {
-  check_group("lamb", group, num_groups());
-  check_not_negative("lamb", "lr", lr);
-  options_[group].lr = lr;
 }
 
 void LAMB::step() {

@@ -20,19 +20,13 @@ struct LAMBOptions {
   double weight_decay = 1e-2;
 };
 
-class LAMB final : public Optimizer {
+class LAMB final : public OptimizerOf<LAMBOptions> {
  public:
   /// Errors: those of Optimizer; a negative or non-finite option; a beta of 1 or more.
   explicit LAMB(std::vector<Group<LAMBOptions>> groups);
   explicit LAMB(Tensors params, LAMBOptions options = {});
 
   void step() override;
-  double lr(size_t group = 0) const override;
-  using Optimizer::set_lr;
-  void set_lr(double lr, size_t group) override;
-
- private:
-  std::vector<LAMBOptions> options_;  // of each group
 };
 
 }  // namespace quern::optim

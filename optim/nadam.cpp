@@ -36,8 +36,7 @@ NAdam::NAdam(Tensors params, NAdamOptions options)
     : NAdam(std::vector{Group<NAdamOptions>{std::move(params), options}}) {}
 
 NAdam::NAdam(std::vector<Group<NAdamOptions>> groups)
-    : Optimizer("nadam", {"exp_avg", "exp_avg_sq"}, params_of(groups)),
-      options_(options_of(groups)) {
+    : OptimizerOf("nadam", {"exp_avg", "exp_avg_sq"}, groups) {
   for (const NAdamOptions& o : options_) {
     check_not_negative("nadam", {{"lr", o.lr},
                                  {"beta1", o.beta1},
@@ -49,17 +48,6 @@ NAdam::NAdam(std::vector<Group<NAdamOptions>> groups)
           o.beta1, o.beta2);
   }
   for (size_t group = 0; group < options_.size(); ++group) make_state(group);
-}
-
-double NAdam::lr(size_t group) const {
-  check_group("nadam", group, num_groups());
-  return options_[group].lr;
-}
-
-void NAdam::set_lr(double lr, size_t group) {
-  check_group("nadam", group, num_groups());
-  check_not_negative("nadam", "lr", lr);
-  options_[group].lr = lr;
 }
 
 void NAdam::step() { step_by_formula<2>("nadam", slots_to_update(), options_, step_of); }

@@ -20,19 +20,13 @@ struct NAdamOptions {
   double momentum_decay = 4e-3;
 };
 
-class NAdam final : public Optimizer {
+class NAdam final : public OptimizerOf<NAdamOptions> {
  public:
   /// Errors: those of Optimizer; a negative or non-finite option; a beta of 1 or more.
   explicit NAdam(std::vector<Group<NAdamOptions>> groups);
   explicit NAdam(Tensors params, NAdamOptions options = {});
 
   void step() override;
-  double lr(size_t group = 0) const override;
-  using Optimizer::set_lr;
-  void set_lr(double lr, size_t group) override;
-
- private:
-  std::vector<NAdamOptions> options_;  // of each group
 };
 
 }  // namespace quern::optim

@@ -3,6 +3,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "quern/optim/detail/check_options.h"
 #include "quern/optim/detail/update_pass.h"
 #include "quern/tensor/raw.h"
 
@@ -44,6 +45,12 @@ void Optimizer::zero_grad() {
 void Optimizer::set_lr(double lr) {
   for (size_t group = 0; group < num_groups(); ++group) set_lr(lr, group);
 }
+
+void Optimizer::check_group(size_t group) const {
+  check(group < num_groups_, name_, "group: expected less than {}, got {}", num_groups_, group);
+}
+
+void Optimizer::check_rate(double lr) const { check_not_negative(name_, "lr", lr); }
 
 void Optimizer::make_state(size_t group, const Initial& initial) {
   for (Slot& slot : slots_) {

@@ -21,6 +21,7 @@
 #include <array>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "quern/tensor/tensor.h"
@@ -87,12 +88,48 @@ class Optimizer {
   /// The slots with a gradient, every one checked.
   std::vector<Slot*> slots_to_update();
 
+  /// Errors: no such group; a rate that is negative or not finite.
+  void check_group(size_t group) const;
+  void check_rate(double lr) const;
+
   const std::string_view name_;
 
  private:
   std::vector<std::string_view> state_names_;
   std::vector<Slot> slots_;
   size_t num_groups_;
+};
+
+/// One whose groups have options of their own, a rate `lr` among them.
+template <class Options>
+class OptimizerOf : public Optimizer {
+ public:
+  double lr(size_t group = 0) const final {
+    check_group(group);
+    return options_[group].lr;
+  }
+  using Optimizer::set_lr;
+  void set_lr(double lr, size_t group) final {
+    check_group(group);
+    check_rate(lr);
+    options_[group].lr = lr;
+  }
+
+ protected:
+  OptimizerOf(std::string_view name, std::vector<std::string_view> state_names,
+              const std::vector<Group<Options>>& groups)
+      : Optimizer(name, std::move(state_names), params_of(groups)) {
+    for (const auto& group : groups) options_.push_back(group.options);
+  }
+
+  std::vector<Options> options_;  // of each group
+
+ private:
+  static std::vector<Tensors> params_of(const std::vector<Group<Options>>& groups) {
+    std::vector<Tensors> params;
+    for (const auto& group : groups) params.push_back(group.params);
+    return params;
+  }
 };
 
 }  // namespace quern::optim

@@ -26,8 +26,7 @@ RAdam::RAdam(Tensors params, RAdamOptions options)
     : RAdam(std::vector{Group<RAdamOptions>{std::move(params), options}}) {}
 
 RAdam::RAdam(std::vector<Group<RAdamOptions>> groups)
-    : Optimizer("radam", {"exp_avg", "exp_avg_sq"}, params_of(groups)),
-      options_(options_of(groups)) {
+    : OptimizerOf("radam", {"exp_avg", "exp_avg_sq"}, groups) {
   for (const RAdamOptions& o : options_) {
     check_not_negative("radam", {{"lr", o.lr},
                                  {"beta1", o.beta1},
@@ -38,17 +37,6 @@ RAdam::RAdam(std::vector<Group<RAdamOptions>> groups)
           o.beta1, o.beta2);
   }
   for (size_t group = 0; group < options_.size(); ++group) make_state(group);
-}
-
-double RAdam::lr(size_t group) const {
-  check_group("radam", group, num_groups());
-  return options_[group].lr;
-}
-
-void RAdam::set_lr(double lr, size_t group) {
-  check_group("radam", group, num_groups());
-  check_not_negative("radam", "lr", lr);
-  options_[group].lr = lr;
 }
 
 void RAdam::step() { step_by_formula<2>("radam", slots_to_update(), options_, step_of); }

@@ -20,19 +20,13 @@ struct RAdamOptions {
   double weight_decay = 0;
 };
 
-class RAdam final : public Optimizer {
+class RAdam final : public OptimizerOf<RAdamOptions> {
  public:
   /// Errors: those of Optimizer; a negative or non-finite option; a beta of 1 or more.
   explicit RAdam(std::vector<Group<RAdamOptions>> groups);
   explicit RAdam(Tensors params, RAdamOptions options = {});
 
   void step() override;
-  double lr(size_t group = 0) const override;
-  using Optimizer::set_lr;
-  void set_lr(double lr, size_t group) override;
-
- private:
-  std::vector<RAdamOptions> options_;  // of each group
 };
 
 }  // namespace quern::optim

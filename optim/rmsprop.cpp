@@ -21,9 +21,7 @@ RMSprop::RMSprop(Tensors params, RMSpropOptions options)
     : RMSprop(std::vector{Group<RMSpropOptions>{std::move(params), options}}) {}
 
 RMSprop::RMSprop(std::vector<Group<RMSpropOptions>> groups)
-    : Optimizer("rmsprop", state_names(groups), params_of(groups)),
-      options_(options_of(groups)),
-      states_(state_names(groups).size()) {
+    : OptimizerOf("rmsprop", state_names(groups), groups), states_(state_names(groups).size()) {
   for (const RMSpropOptions& o : options_) {
     check_not_negative("rmsprop", "lr", o.lr);
     check_not_negative("rmsprop", "alpha", o.alpha);
@@ -33,17 +31,6 @@ RMSprop::RMSprop(std::vector<Group<RMSpropOptions>> groups)
     check_not_negative("rmsprop", "weight_decay", o.weight_decay);
   }
   for (size_t group = 0; group < options_.size(); ++group) make_state(group);
-}
-
-double RMSprop::lr(size_t group) const {
-  check_group("rmsprop", group, num_groups());
-  return options_[group].lr;
-}
-
-void RMSprop::set_lr(double lr, size_t group) {
-  check_group("rmsprop", group, num_groups());
-  check_not_negative("rmsprop", "lr", lr);
-  options_[group].lr = lr;
 }
 
 void RMSprop::step() {

@@ -20,20 +20,16 @@ struct RMSpropOptions {
   double weight_decay = 0;
 };
 
-class RMSprop final : public Optimizer {
+class RMSprop final : public OptimizerOf<RMSpropOptions> {
  public:
   /// Errors: those of Optimizer; a negative or non-finite option; an alpha of more than 1.
   explicit RMSprop(std::vector<Group<RMSpropOptions>> groups);
   explicit RMSprop(Tensors params, RMSpropOptions options = {});
 
   void step() override;
-  double lr(size_t group = 0) const override;
-  using Optimizer::set_lr;
-  void set_lr(double lr, size_t group) override;
 
  private:
-  std::vector<RMSpropOptions> options_;  // of each group
-  size_t states_;                        // 2 where any group has momentum, else 1
+  size_t states_;  // 2 where any group has momentum, else 1
 };
 
 }  // namespace quern::optim

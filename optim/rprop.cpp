@@ -19,7 +19,7 @@ Rprop::Rprop(Tensors params, RpropOptions options)
     : Rprop(std::vector{Group<RpropOptions>{std::move(params), options}}) {}
 
 Rprop::Rprop(std::vector<Group<RpropOptions>> groups)
-    : Optimizer("rprop", {"prev", "step_size"}, params_of(groups)), options_(options_of(groups)) {
+    : OptimizerOf("rprop", {"prev", "step_size"}, groups) {
   for (const RpropOptions& o : options_) {
     check_not_negative("rprop", {{"lr", o.lr},
                                  {"etaminus", o.etaminus},
@@ -31,17 +31,6 @@ Rprop::Rprop(std::vector<Group<RpropOptions>> groups)
   }
   for (size_t group = 0; group < options_.size(); ++group)
     make_state(group, initial_of(options_[group]));
-}
-
-double Rprop::lr(size_t group) const {
-  check_group("rprop", group, num_groups());
-  return options_[group].lr;
-}
-
-void Rprop::set_lr(double lr, size_t group) {
-  check_group("rprop", group, num_groups());
-  check_not_negative("rprop", "lr", lr);
-  options_[group].lr = lr;
 }
 
 void Rprop::step() {

@@ -17,19 +17,13 @@ struct RpropOptions {
   double step_min = 1e-6, step_max = 50;
 };
 
-class Rprop final : public Optimizer {
+class Rprop final : public OptimizerOf<RpropOptions> {
  public:
   /// Errors: those of Optimizer; a negative or non-finite option; an etaminus of 1 or more, an etaplus of 1 or less.
   explicit Rprop(std::vector<Group<RpropOptions>> groups);
   explicit Rprop(Tensors params, RpropOptions options = {});
 
   void step() override;
-  double lr(size_t group = 0) const override;
-  using Optimizer::set_lr;
-  void set_lr(double lr, size_t group) override;
-
- private:
-  std::vector<RpropOptions> options_;  // of each group
 };
 
 }  // namespace quern::optim

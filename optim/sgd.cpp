@@ -9,8 +9,7 @@ namespace quern::optim {
 SGD::SGD(Tensors params, SGDOptions options)
     : SGD(std::vector{Group<SGDOptions>{std::move(params), options}}) {}
 
-SGD::SGD(std::vector<Group<SGDOptions>> groups)
-    : Optimizer("sgd", {"momentum_buffer"}, params_of(groups)), options_(options_of(groups)) {
+SGD::SGD(std::vector<Group<SGDOptions>> groups) : OptimizerOf("sgd", {"momentum_buffer"}, groups) {
   for (const SGDOptions& o : options_) {
     check_not_negative("sgd", "lr", o.lr);
     check_not_negative("sgd", "momentum", o.momentum);
@@ -22,17 +21,6 @@ SGD::SGD(std::vector<Group<SGDOptions>> groups)
   }
   for (size_t group = 0; group < options_.size(); ++group)
     if (options_[group].momentum != 0) make_state(group);
-}
-
-double SGD::lr(size_t group) const {
-  check_group("sgd", group, num_groups());
-  return options_[group].lr;
-}
-
-void SGD::set_lr(double lr, size_t group) {
-  check_group("sgd", group, num_groups());
-  check_not_negative("sgd", "lr", lr);
-  options_[group].lr = lr;
 }
 
 void SGD::step() {

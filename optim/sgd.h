@@ -21,7 +21,7 @@ struct SGDOptions {
   bool nesterov = false;
 };
 
-class SGD final : public Optimizer {
+class SGD final : public OptimizerOf<SGDOptions> {
  public:
   /// Errors: those of Optimizer; a negative or non-finite option; nesterov without momentum or with
   /// dampening.
@@ -29,12 +29,6 @@ class SGD final : public Optimizer {
   explicit SGD(Tensors params, SGDOptions options = {});
 
   void step() override;
-  double lr(size_t group = 0) const override;
-  using Optimizer::set_lr;
-  void set_lr(double lr, size_t group) override;
-
- private:
-  std::vector<SGDOptions> options_;  // of each group
 };
 
 }  // namespace quern::optim
