@@ -117,6 +117,10 @@ function(quern_kernel_units target folder)
         target_sources(${target} PRIVATE ${source})
       endif()
       set_property(SOURCE ${source} APPEND PROPERTY COMPILE_DEFINITIONS QUERN_UNIT=${unit} QUERN_ISA=${isa})
+      if(unit STREQUAL reference)  # rounds each operation, on every architecture and wherever an element lies
+        set_property(SOURCE ${source} APPEND PROPERTY COMPILE_OPTIONS -ffp-contract=off)
+        set_property(SOURCE ${source} PROPERTY SKIP_PRECOMPILE_HEADERS ON)  # made without it
+      endif()
       foreach(record ${records})
         string(REPLACE ":" ", " record ${record})
         string(APPEND tables "QUERN_TABLE(${record}, ${unit})\n")
