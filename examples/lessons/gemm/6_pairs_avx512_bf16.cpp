@@ -11,13 +11,16 @@ namespace {
 constexpr int kMr = 14, kNr = 32, kPair = 2;
 
 /// 16 pairs, or one of them 16 times.
-__m512bh load(const bfloat16* b) { return (__m512bh)_mm512_loadu_si512(b); }
-__m512bh broadcast(const bfloat16* a) {
+__m512i load(const bfloat16* b) { return _mm512_loadu_si512(b); }
+__m512i broadcast(const bfloat16* a) {
   int32_t pair;
   __builtin_memcpy(&pair, a, sizeof pair);
   __m512i all = _mm512_set1_epi32(pair);
   asm("" : "+v"(all));  // clang 16 crashes when it folds the broadcast
-  return (__m512bh)all;
+  return all;
+}
+__m512 add(__m512 sum, __m512i a, __m512i b) {
+  return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b);
 }
 
 void run(int64_t k, const bfloat16* a, const bfloat16* b, float* c, int64_t ldc) {
@@ -25,12 +28,12 @@ void run(int64_t k, const bfloat16* a, const bfloat16* b, float* c, int64_t ldc)
 #pragma GCC unroll 14
   for (int i = 0; i < kMr; ++i) left[i] = right[i] = _mm512_setzero_ps();
   for (int64_t p = 0; p < k; p += kPair, a += kPair * kMr, b += kPair * kNr) {
-    const __m512bh b0 = load(b), b1 = load(b + kPair * 16);
+    const __m512i b0 = load(b), b1 = load(b + kPair * 16);
 #pragma GCC unroll 14
     for (int i = 0; i < kMr; ++i) {
-      const __m512bh x = broadcast(a + kPair * i);
-      left[i] = _mm512_dpbf16_ps(left[i], x, b0);
-      right[i] = _mm512_dpbf16_ps(right[i], x, b1);
+      const __m512i x = broadcast(a + kPair * i);
+      left[i] = add(left[i], x, b0);
+      right[i] = add(right[i], x, b1);
     }
   }
 #pragma GCC unroll 14

@@ -71,7 +71,7 @@ struct Singles {
 template <int group>
 struct Pairs {
   using V = Vec<bfloat16>;
-  using Weight = __m512bh;
+  using Weight = Words;  // clang 16 at -O0 loses a __m512bh between functions
   static constexpr int steps = group / 2;
 
   Words all;  // in each four lanes the pairs of their groups
@@ -90,7 +90,7 @@ struct Pairs {
   }
   template <int i>
   __attribute__((always_inline)) V add_to(V sum, Weight weight) const {
-    return _mm512_dpbf16_ps(sum.data, (__m512bh)pair<i>(), weight);
+    return _mm512_dpbf16_ps(sum.data, (__m512bh)pair<i>(), (__m512bh)weight);
   }
   template <int i>
   __attribute__((always_inline)) Words pair() const {

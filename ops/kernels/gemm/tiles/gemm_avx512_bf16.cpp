@@ -3,19 +3,22 @@
 namespace quern::kernels {
 namespace {
 
+/// Vectors of bf16 go between functions as integers: clang 16 at -O0 loses a __m512bh on the way.
 struct Pairs {
   using Item = uint16_t;
   static constexpr int64_t kKr = 2;
   /// An odd tap of a convolution leaves them 2-byte aligned.
-  static __m512bh broadcast(const char* a) {
+  static __m512i broadcast(const char* a) {
     int32_t pair;
     __builtin_memcpy(&pair, a, sizeof pair);
     __m512i all = _mm512_set1_epi32(pair);
     asm("" : "+v"(all));  // clang 16 crashes when it folds the broadcast
-    return (__m512bh)all;
+    return all;
   }
-  static __m512bh load(const uint16_t* b) { return (__m512bh)_mm512_loadu_si512(b); }
-  static __m512 add(__m512 sum, __m512bh a, __m512bh b) { return _mm512_dpbf16_ps(sum, a, b); }
+  static __m512i load(const uint16_t* b) { return _mm512_loadu_si512(b); }
+  static __m512 add(__m512 sum, __m512i a, __m512i b) {
+    return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b);
+  }
 };
 
 struct Bf16Rows {
@@ -28,7 +31,7 @@ struct Bf16Rows {
   static __m512 add(__m512 sum, const uint16_t* columns) {
     const __m256i items = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(columns));
     const __m512i pairs = _mm512_cvtepu16_epi32(items), ones = _mm512_set1_epi32(0x3f80);
-    return Pairs::add(sum, (__m512bh)pairs, (__m512bh)ones);
+    return Pairs::add(sum, pairs, ones);
   }
   static void store(uint16_t* row, Columns v) {
     _mm512_storeu_si512(row, (__m512i)_mm512_cvtne2ps_pbh(v.hi, v.lo));
@@ -69,9 +72,8 @@ struct Bf16Outer {
   template <int kRows>
   __attribute__((always_inline)) static void add_rows(Accumulators<kRows>& c, const uint16_t* a,
                                                       __m512i even, __m512i odd) {
-    add_products<Pairs>(c, EvenRows{a, sizeof(int32_t)}, 0,
-                        (__m512bh)_mm512_unpacklo_epi16(even, odd),
-                        (__m512bh)_mm512_unpackhi_epi16(even, odd));
+    add_products<Pairs>(c, EvenRows{a, sizeof(int32_t)}, 0, _mm512_unpacklo_epi16(even, odd),
+                        _mm512_unpackhi_epi16(even, odd));
   }
   /// Pairing leaves columns 0-3, 8-11, 16-19, 24-27 in lo.
   template <int kRows>
