@@ -17,11 +17,13 @@ struct AdamOptions {
   double beta1 = 0.9, beta2 = 0.999;
   double eps = 1e-8;
   double weight_decay = 0;
+  Idle idle = Idle::lazy;
 };
 
 class Adam final : public OptimizerOf<AdamOptions> {
  public:
-  /// Errors: those of Optimizer; a negative or non-finite option; a beta of 1 or more.
+  /// Errors: those of Optimizer; a negative or non-finite option; a beta of 1 or more; Idle::catch_up with
+  /// weight_decay, or with a beta1 of the root of beta2 or more.
   explicit Adam(std::vector<Group<AdamOptions>> groups);
   explicit Adam(Tensors params, AdamOptions options = {});
 

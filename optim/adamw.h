@@ -18,11 +18,13 @@ struct AdamWOptions {
   double beta1 = 0.9, beta2 = 0.999;
   double eps = 1e-8;
   double weight_decay = 1e-2;
+  Idle idle = Idle::lazy;
 };
 
 class AdamW final : public OptimizerOf<AdamWOptions> {
  public:
-  /// Errors: those of Optimizer; a negative or non-finite option; a beta of 1 or more.
+  /// Errors: those of Optimizer; a negative or non-finite option; a beta of 1 or more; Idle::catch_up with a
+  /// beta1 of the root of beta2 or more.
   explicit AdamW(std::vector<Group<AdamWOptions>> groups);
   explicit AdamW(Tensors params, AdamWOptions options = {});
 

@@ -3,7 +3,9 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "quern/ops/detail/row_groups.h"
 #include "quern/optim/detail/check_options.h"
+#include "quern/optim/detail/idle_rows.h"
 #include "quern/optim/detail/update_pass.h"
 #include "quern/tensor/raw.h"
 
@@ -32,7 +34,7 @@ Optimizer::Optimizer(std::string_view name, std::vector<std::string_view> state_
               "parameters[{}]",
               i, param, same->second);
       by_storage.emplace(param.storage().get(), i);
-      slots_.push_back({param, group, 0, {}});
+      slots_.push_back({param, group, 0, {}, {}});
     }
   }
   check(!slots_.empty(), name_, "parameters: expected at least one, got none");
@@ -61,6 +63,31 @@ void Optimizer::make_state(size_t group, const Initial& initial) {
   }
 }
 
+void Optimizer::make_idle(
+    size_t group, const std::function<std::shared_ptr<IdleRows>(const Tensor& param)>& make) {
+  for (Slot& slot : slots_)
+    if (slot.group == group && slot.param.requires_grad() && slot.param.dim() > 0)
+      slot.idle = make(slot.param);
+}
+
+void Optimizer::catch_up() {
+  for (Slot& slot : slots_)
+    if (slot.idle) slot.idle->catch_up(slot.param, slot.state, {});
+}
+
+void Optimizer::catch_up(const Tensor& param, const Tensor& indices) {
+  for (Slot& slot : slots_) {
+    if (!slot.param.is_same(param)) continue;
+    check(param.dim() > 0, name_, "catch_up: expected a parameter with rows, got {}", param);
+    const Tensor dense = detail::check_indices(name_, indices, param.size(0));
+    if (slot.idle)
+      slot.idle->catch_up(slot.param, slot.state, detail::group_rows(dense, param.size(0)).rows);
+    return;
+  }
+  fail(name_,
+       fmt::format("catch_up: expected a parameter of this optimizer, got {}", param.describe()));
+}
+
 std::vector<Optimizer::Slot*> Optimizer::slots_to_update() {
   std::vector<Slot*> slots;
   for (size_t i = 0; i < slots_.size(); ++i) {
@@ -70,6 +97,12 @@ std::vector<Optimizer::Slot*> Optimizer::slots_to_update() {
           "gradient of parameters[{}]: expected floating {}, got {}", i, param.shape(), grad);
     slots.push_back(&slots_[i]);
   }
+  for (Slot* slot : slots) {
+    const Tensor grad = slot->param.grad();
+    if (!slot->idle) continue;
+    slot->idle->reserve();
+    slot->idle->catch_up(slot->param, slot->state, grad.is_sparse() ? grad.rows() : Tensor());
+  }
   return slots;
 }
 
@@ -77,6 +110,12 @@ TensorDict Optimizer::state_dict() const {
   TensorDict dict;
   for (size_t i = 0; i < slots_.size(); ++i) {
     const Slot& slot = slots_[i];
+    const int64_t behind = slot.idle ? slot.idle->behind() : 0;
+    check(
+        behind == 0, name_,
+        "state_dict: expected all rows of parameters[{}] as after the last step, got {} that have "
+        "been idle; catch_up() brings them",
+        i, behind);
     if (slot.steps == 0 || !slot.state[0].defined()) continue;
     dict.insert(fmt::format("{}.step", i), from_vector<int64_t>({slot.steps}, {}));
     for (size_t s = 0; s < state_names_.size(); ++s)
@@ -97,7 +136,7 @@ void Optimizer::load_state_dict(const TensorDict& dict) {
     return raw::clone(*t);
   };
   for (size_t i = 0; i < slots_.size(); ++i) {
-    Slot slot{slots_[i].param, slots_[i].group, 0, {}};
+    Slot slot{slots_[i].param, slots_[i].group, 0, {}, slots_[i].idle};
     if (const auto step = fmt::format("{}.step", i); dict.contains(step)) {
       slot.steps = take(step, DType::i64, {}).item<int64_t>();
       check(slot.steps > 0, name_, "state \"{}\": expected a positive number, got {}", step,
@@ -113,6 +152,8 @@ void Optimizer::load_state_dict(const TensorDict& dict) {
           "state: expected that of {} parameters with a step each, got \"{}\"", slots_.size(),
           name);
   slots_ = std::move(loaded);
+  for (Slot& slot : slots_)
+    if (slot.idle) slot.idle->restart();
 }
 
 }  // namespace quern::optim

@@ -10,7 +10,21 @@
 // Where a gradient is row-sparse (embedding(..., {.sparse = true})), step() is by rows, and lazy: of
 // the rows that it does not have, neither the parameter nor the state is read or written, as in
 // torch.optim.SparseAdam. t in a formula is the number of the parameter's steps, not of the row's; a
-// row that the first step does not have starts from the state that there was before it.
+// row that the first step does not have starts from the state that there was before it. The dense
+// optimizer would go on with idle rows: decay shrinks them, momentum moves them. Options that have
+// `.idle = Idle::catch_up` (SGD, Adam, AdamW) do that later: step() first brings the rows that it
+// touches to where the dense optimizer's are, to rounding. So that the forward reads such rows, too:
+//
+//   optim::AdamW optimizer(words.parameters(), {.lr = 1e-3, .idle = Idle::catch_up});
+//   optimizer.catch_up(words.weight, indices);  // before words(indices)
+//   optimizer.catch_up();                       // all rows: before evaluation, and state_dict()
+//
+// Adagrad, Adadelta and Rprop without weight decay leave the weights of idle rows alone themselves.
+// The others' idle rows are left as they are: Adam's weight_decay, for one, changes v by what the
+// weight then is, step by step.
+//
+// Regularization that is caught up on is Carpenter's, "Lazy sparse stochastic gradient
+// descent for regularized multinomial logistic regression", 2008.
 //
 // Beside the model's, a checkpoint holds the optimizer's state, with which training goes on as if
 // it had not stopped:
@@ -19,6 +33,8 @@
 //   optimizer.load_state_dict(load_safetensors("optimizer.safetensors"));
 #pragma once
 #include <array>
+#include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -28,6 +44,14 @@
 #include "quern/tensor/tensor_dict.h"
 
 namespace quern::optim {
+
+/// What becomes of the rows that a step's row-sparse gradient does not have.
+enum class Idle {
+  lazy,      ///< nothing: they miss the step
+  catch_up,  ///< later what the dense optimizer would have done, see above
+};
+
+class IdleRows;
 
 /// What the states of a parameter start as.
 using Initial = std::array<double, 2>;
@@ -48,6 +72,13 @@ class Optimizer {
   /// Updates every parameter that has a gradient, in place; the version of its storage moves on.
   /// Error, before anything has changed: a gradient that is not floating or of another shape.
   virtual void step() = 0;
+  /// With Idle::catch_up, brings all rows of all parameters to where a dense optimizer with the same
+  /// gradients would have them, and forgets the steps that it has kept for that (some 70 bytes each,
+  /// and 8 a row). Else does nothing.
+  void catch_up();
+  /// The same of the rows `indices` (i64, any shape, in any order) of a parameter, which a forward is
+  /// about to read. Errors: not a parameter of this optimizer; an index outside of its rows.
+  void catch_up(const Tensor& param, const Tensor& indices);
   /// Drops the gradients, so that the next backward() starts from none.
   void zero_grad();
 
@@ -61,7 +92,8 @@ class Optimizer {
   /// Copies of the state of every parameter that has some, as "<parameter>.<name>", parameters
   /// counted through all groups in their order: "0.step" (i64, how many steps it has seen) and what
   /// the optimizer keeps of the parameter's shape, such as "0.momentum_buffer". Options, the rate
-  /// among them, are the program's to set again.
+  /// among them, are the program's to set again. Error: rows that have not caught up, which
+  /// catch_up() brings.
   TensorDict state_dict() const;
   /// Copies a state_dict() into the optimizer. Error, after which nothing has changed: a name that
   /// is not one of state_dict()'s, another shape or dtype, a part of a parameter's state without
@@ -75,6 +107,7 @@ class Optimizer {
     int64_t steps = 0;  ///< that have updated it
     Tensor
         state[2];  ///< of the parameter's shape, f32 (f64 for f64); undefined where there is none
+    std::shared_ptr<IdleRows> idle = {};  ///< undefined but for Idle::catch_up
   };
 
   /// `name` is for messages; `state_names` (one or two literals) name Slot::state in state dicts.
@@ -85,7 +118,10 @@ class Optimizer {
   /// State for the parameters of a group that will have a gradient: from the start, so that no step
   /// needs more memory than the first.
   void make_state(size_t group, const Initial& initial = {});
-  /// The slots with a gradient, every one checked.
+  /// For those parameters of a group that will have a gradient, and have rows.
+  void make_idle(size_t group,
+                 const std::function<std::shared_ptr<IdleRows>(const Tensor& param)>& make);
+  /// The slots with a gradient, every one checked; their rows that it has have caught up.
   std::vector<Slot*> slots_to_update();
 
   /// Errors: no such group; a rate that is negative or not finite.

@@ -19,6 +19,7 @@ struct SGDOptions {
   double dampening = 0;
   double weight_decay = 0;
   bool nesterov = false;
+  Idle idle = Idle::lazy;
 };
 
 class SGD final : public OptimizerOf<SGDOptions> {
