@@ -1,6 +1,7 @@
 #include "quern/nn/embedding.h"
 
 #include "quern/nn/init.h"
+#include "quern/ops/detail/lookup.h"
 #include "quern/tensor/raw.h"
 
 namespace quern::nn {
@@ -19,6 +20,11 @@ Embedding::Embedding(int64_t entries, int64_t features, const EmbeddingOptions& 
 
 Embedding::Embedding(int64_t entries, int64_t features, std::optional<int64_t> padding_idx)
     : Embedding(entries, features, EmbeddingOptions{.padding_idx = padding_idx}) {}
+
+Embedding::Embedding(const Tensor& table, const EmbeddingOptions& options) : options(options) {
+  detail::check_table("Embedding", table, options);
+  weight = register_parameter("weight", table);
+}
 
 Tensor Embedding::forward(const Tensor& indices) { return embedding(indices, weight, options); }
 

@@ -17,6 +17,9 @@ class Embedding : public Module {
  public:
   Embedding(int64_t entries, int64_t features, const EmbeddingOptions& options);
   Embedding(int64_t entries, int64_t features, std::optional<int64_t> padding_idx = {});
+  /// On a table of one's own [entries, features], such as a RowTable's, as it is: it becomes the
+  /// parameter.
+  explicit Embedding(const Tensor& table, const EmbeddingOptions& options = {});
   Tensor forward(const Tensor& indices) override;
 
   EmbeddingOptions options;

@@ -77,8 +77,25 @@ bool File::write(const void* data, int64_t bytes) const {
   return transfer(::write, fd_, static_cast<const char*>(data), bytes);
 }
 
+bool File::write_at(const void* data, int64_t bytes, int64_t offset) const {
+  const auto write = [&](int fd, const char* from, size_t count) {
+    const ssize_t done = ::pwrite(fd, from, count, offset);
+    if (done > 0) offset += done;
+    return done;
+  };
+  return transfer(write, fd_, static_cast<const char*>(data), bytes);
+}
+
 bool File::sync() const { return ::fsync(fd_) == 0; }
 
 bool File::lock() const { return ::flock(fd_, LOCK_EX | LOCK_NB) == 0; }
+
+bool File::lock_shared() const {
+  while (::flock(fd_, LOCK_SH) != 0)
+    if (errno != EINTR) return false;
+  return true;
+}
+
+void File::unlock() const { ::flock(fd_, LOCK_UN); }
 
 }  // namespace quern

@@ -31,10 +31,14 @@ class File {
   /// The same from `offset` on; where read() goes on does not change.
   bool read_at(void* data, int64_t bytes, int64_t offset) const;
   bool write(const void* data, int64_t bytes) const;
+  bool write_at(const void* data, int64_t bytes, int64_t offset) const;
   /// To disk.
   bool sync() const;
   /// Keeps others from locking it, for as long as it is open. Does not wait for them.
   bool lock() const;
+  /// The same beside others that do so, which keeps lock() out. Waits for that.
+  bool lock_shared() const;
+  void unlock() const;
 
  private:
   int fd_ = -1;

@@ -88,6 +88,10 @@ FileReplacement::~FileReplacement() {
 
 void FileReplacement::write(const void* data, int64_t bytes) { require(file_.write(data, bytes)); }
 
+void FileReplacement::resize(int64_t bytes) {
+  require(::ftruncate(file_.descriptor(), bytes) == 0);
+}
+
 void FileReplacement::commit() {
   require(file_.sync());
   if (temporary_.empty()) give_name();

@@ -27,6 +27,9 @@ class FileReplacement {
   FileReplacement& operator=(const FileReplacement&) = delete;
 
   void write(const void* data, int64_t bytes);
+  /// Makes it this long: what was not written is zeros, and takes no room where the file system has
+  /// sparse files.
+  void resize(int64_t bytes);
   /// Returns when all that was written is on the disk and bears the name.
   void commit();
 

@@ -28,5 +28,6 @@
 #include "quern/nn/pth.h"
 #include "quern/nn/residual.h"
 #include "quern/nn/resnet.h"
+#include "quern/nn/row_table.h"
 #include "quern/nn/safetensors.h"
 #include "quern/nn/sequential.h"

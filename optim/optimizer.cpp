@@ -34,7 +34,7 @@ Optimizer::Optimizer(std::string_view name, std::vector<std::string_view> state_
               "parameters[{}]",
               i, param, same->second);
       by_storage.emplace(param.storage().get(), i);
-      slots_.push_back({param, group, 0, {}, {}});
+      slots_.push_back({.param = param, .group = group});
     }
   }
   check(!slots_.empty(), name_, "parameters: expected at least one, got none");
@@ -58,6 +58,8 @@ void Optimizer::make_state(size_t group, const Initial& initial) {
   for (Slot& slot : slots_) {
     const Tensor& param = slot.param;
     if (slot.group != group || !param.requires_grad()) continue;
+    slot.initial = initial;
+    if (param.storage()->owner()) continue;  // see use_state()
     for (size_t s = 0; s < state_names_.size(); ++s)
       slot.state[s] = full(param.shape(), initial[s], state_dtype(param.dtype()), param.format());
   }
@@ -76,16 +78,41 @@ void Optimizer::catch_up() {
 }
 
 void Optimizer::catch_up(const Tensor& param, const Tensor& indices) {
-  for (Slot& slot : slots_) {
-    if (!slot.param.is_same(param)) continue;
-    check(param.dim() > 0, name_, "catch_up: expected a parameter with rows, got {}", param);
-    const Tensor dense = detail::check_indices(name_, indices, param.size(0));
-    if (slot.idle)
-      slot.idle->catch_up(slot.param, slot.state, detail::group_rows(dense, param.size(0)).rows);
-    return;
-  }
+  Slot& slot = slots_[slot_of("catch_up", param)];
+  check(param.dim() > 0, name_, "catch_up: expected a parameter with rows, got {}", param);
+  const Tensor dense = detail::check_indices(name_, indices, param.size(0));
+  if (slot.idle)
+    slot.idle->catch_up(slot.param, slot.state, detail::group_rows(dense, param.size(0)).rows);
+}
+
+size_t Optimizer::slot_of(std::string_view call, const Tensor& param) const {
+  for (size_t i = 0; i < slots_.size(); ++i)
+    if (slots_[i].param.is_same(param)) return i;
   fail(name_,
-       fmt::format("catch_up: expected a parameter of this optimizer, got {}", param.describe()));
+       fmt::format("{}: expected a parameter of this optimizer, got {}", call, param.describe()));
+}
+
+int64_t Optimizer::steps(const Tensor& param) const {
+  return slots_[slot_of("steps", param)].steps;
+}
+
+void Optimizer::use_state(const Tensor& param, const Tensors& state, int64_t steps) {
+  Slot& slot = slots_[slot_of("use_state", param)];
+  check(state.size() == state_names_.size(), name_, "use_state: expected {} tensors, got {}",
+        state_names_.size(), state.size());
+  check(steps >= 0, name_, "use_state: expected at least 0 steps, got {}", steps);
+  const DType dtype = state_dtype(param.dtype());
+  for (size_t s = 0; s < state.size(); ++s)
+    check(state[s].defined() && state[s].dtype() == dtype && state[s].shape() == param.shape() &&
+              state[s].is_dense_as(param.format()),
+          name_, "use_state: expected {} as a dense {} {}, got {}", state_names_[s], dtype,
+          param.shape(), state[s]);
+  for (size_t s = 0; s < state.size(); ++s) {
+    slot.state[s] = state[s];
+    if (steps == 0 && slot.initial[s] != 0) raw::fill_(state[s], slot.initial[s]);
+  }
+  slot.steps = steps;
+  if (slot.idle) slot.idle->restart();
 }
 
 std::vector<Optimizer::Slot*> Optimizer::slots_to_update() {
@@ -136,7 +163,9 @@ void Optimizer::load_state_dict(const TensorDict& dict) {
     return raw::clone(*t);
   };
   for (size_t i = 0; i < slots_.size(); ++i) {
-    Slot slot{slots_[i].param, slots_[i].group, 0, {}, slots_[i].idle};
+    Slot slot = slots_[i];
+    slot.steps = 0;
+    for (Tensor& s : slot.state) s = {};
     if (const auto step = fmt::format("{}.step", i); dict.contains(step)) {
       slot.steps = take(step, DType::i64, {}).item<int64_t>();
       check(slot.steps > 0, name_, "state \"{}\": expected a positive number, got {}", step,

@@ -82,6 +82,15 @@ class Optimizer {
   /// Drops the gradients, so that the next backward() starts from none.
   void zero_grad();
 
+  /// From now on keeps a parameter's state in these tensors, in the order of their names in
+  /// state_dict(): those of a RowTable, whose parameter saw `steps` steps before. Where that is none,
+  /// they are set to what states start as. (A parameter on a RowTable has no state in memory: it gets
+  /// one in the first step unless it has one by then.) Errors: not a parameter of this optimizer;
+  /// another number of tensors; tensors that are not dense, of its shape, and f32 (f64 for f64).
+  void use_state(const Tensor& param, const Tensors& state, int64_t steps);
+  /// How many steps have updated it. Error: not a parameter of this optimizer.
+  int64_t steps(const Tensor& param) const;
+
   size_t num_groups() const { return num_groups_; }
   /// Error: no such group.
   virtual double lr(size_t group = 0) const = 0;
@@ -104,9 +113,10 @@ class Optimizer {
   struct Slot {
     Tensor param;
     size_t group;
-    int64_t steps = 0;  ///< that have updated it
-    Tensor
-        state[2];  ///< of the parameter's shape, f32 (f64 for f64); undefined where there is none
+    int64_t steps = 0;     ///< that have updated it
+    Initial initial = {};  ///< what the states start as
+    Tensor state[2] =
+        {};  ///< of the parameter's shape, f32 (f64 for f64); undefined where there is none
     std::shared_ptr<IdleRows> idle = {};  ///< undefined but for Idle::catch_up
   };
 
@@ -131,6 +141,8 @@ class Optimizer {
   const std::string_view name_;
 
  private:
+  size_t slot_of(std::string_view call, const Tensor& param) const;
+
   std::vector<std::string_view> state_names_;
   std::vector<Slot> slots_;
   size_t num_groups_;

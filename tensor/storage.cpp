@@ -192,7 +192,11 @@ uint64_t next_id() {
 
 Storage::Storage(int64_t bytes)
     : data_(storages().allocate(bytes)), bytes_(bytes), id_(next_id()) {}
-Storage::~Storage() { storages().release(data_, bytes_); }
+Storage::Storage(std::byte* data, int64_t bytes, std::shared_ptr<void> owner)
+    : data_(data), bytes_(bytes), id_(next_id()), owner_(std::move(owner)) {}
+Storage::~Storage() {
+  if (!owner_) storages().release(data_, bytes_);
+}
 
 Workspace::Workspace(int64_t bytes)
     : data_(bytes == 0 ? nullptr : storages().allocate(bytes)), bytes_(bytes) {}

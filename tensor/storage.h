@@ -14,12 +14,16 @@ class Storage {
   /// An uninitialised block of `bytes`. Error: the system has no more, even once free lists are
   /// given back to it.
   explicit Storage(int64_t bytes);
+  /// `bytes` at `data`, which `owner` keeps there until the storage is gone.
+  Storage(std::byte* data, int64_t bytes, std::shared_ptr<void> owner);
   ~Storage();
   Storage(const Storage&) = delete;
   Storage& operator=(const Storage&) = delete;
 
   std::byte* data() const { return data_; }
   int64_t bytes() const { return bytes_; }
+  /// Who keeps the memory where it is not the library's own, such as a RowTable; else null.
+  const std::shared_ptr<void>& owner() const { return owner_; }
   /// Unique in the process, never used again: a cache may key on it.
   uint64_t id() const { return id_; }
   /// Counts in-place changes. A saved tensor or a packed weight of an older version is stale.
@@ -36,6 +40,7 @@ class Storage {
   std::byte* data_ = nullptr;
   int64_t bytes_ = 0;
   uint64_t id_ = 0;
+  std::shared_ptr<void> owner_;
   std::atomic<uint64_t> version_ = 0;
   std::atomic<bool> exposed_ = false;
 };

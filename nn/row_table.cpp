@@ -1,0 +1,229 @@
+#include "quern/nn/row_table.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <random>
+#include <utility>
+
+#include "quern/nn/file_replacement.h"
+#include "quern/nn/row_table_file.h"
+#include "quern/tensor/check.h"
+
+namespace quern::nn {
+
+using row_table::ChangedPages, row_table::Header, row_table::kRegion, row_table::Layout,
+    row_table::Redo;
+
+namespace {
+
+constexpr std::string_view op = "RowTable";
+
+/// Held to write: an open file that names its process.
+File lock_to_write(const std::string& path) {
+  File lock(path, O_RDWR | O_CREAT);
+  check(lock.is_open(), op, "{}: expected a writable file, got: {}", path, File::reason());
+  char text[300] = "", host[200] = "";
+  if (!lock.lock()) {
+    const ssize_t bytes = ::pread(lock.descriptor(), text, sizeof text - 1, 0);
+    fail(op, fmt::format("{}: expected no other writer, got {}", path,
+                         bytes > 0 ? std::string_view(text, static_cast<size_t>(bytes))
+                                   : "one that has not said its name yet"));
+  }
+  ::gethostname(host, sizeof host - 1);
+  const std::string name = fmt::format("process {} on {}", ::getpid(), host);
+  const bool told =
+      ::ftruncate(lock.descriptor(), 0) == 0 && lock.write_at(name.data(), std::ssize(name), 0);
+  check(told, op, "{}: expected a writable file, got: {}", path, File::reason());
+  return lock;
+}
+
+void create(const std::string& path, const RowTableOptions& options) {
+  check(options.rows >= 1 && options.width >= 1, op,
+        "{}: expected a file, or rows and width to make one of, got {}, {}", path, options.rows,
+        options.width);
+  Header header{.rows = options.rows, .width = options.width, .states = options.states};
+  std::random_device random;
+  header.id = uint64_t{random()} << 32 | random();
+  to_string(options.dtype).copy(header.dtype, sizeof header.dtype);
+  header.seal();
+  const Layout layout = layout_of(path, header);
+  FileReplacement file(op, path);
+  file.write(&header, sizeof header);
+  file.resize(layout.bytes);
+  file.commit();
+}
+
+void check_as_asked(const std::string& path, const Header& header, const RowTableOptions& o) {
+  if (o.rows == 0) return;
+  const std::string_view dtype(header.dtype, ::strnlen(header.dtype, sizeof header.dtype));
+  check(header.rows == o.rows && header.width == o.width && dtype == to_string(o.dtype) &&
+            header.states == o.states,
+        op, "{}: expected {} [{}, {}] with {} states, got {} [{}, {}] with {}", path, o.dtype,
+        o.rows, o.width, o.states, dtype, header.rows, header.width, header.states);
+}
+
+/// A private mapping of a file.
+class Mapping {
+ public:
+  Mapping(const std::string& path, const File& file, int64_t bytes) : bytes_(bytes) {
+    void* const at = ::mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_NORESERVE, file.descriptor(), 0);
+    check(at != MAP_FAILED, op, "{}: expected {} bytes of addresses, got: {}", path, bytes,
+          File::reason());
+    begin_ = static_cast<std::byte*>(at);
+    ::madvise(at, static_cast<size_t>(bytes), MADV_RANDOM);
+  }
+  ~Mapping() { ::munmap(begin_, static_cast<size_t>(bytes_)); }
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+  std::byte* begin() const { return begin_; }
+
+ private:
+  std::byte* begin_;
+  int64_t bytes_;
+};
+
+/// Brings pages into the file. False, with nothing lost, where the system refuses (a full disk).
+bool copy_into(const File& file, const std::string& redo_path, int64_t n,
+               const std::function<std::pair<const std::byte*, int64_t>(int64_t)>& page,
+               int64_t page_bytes) {
+  for (int64_t i = 0; i < n; ++i) {
+    const auto [data, offset] = page(i);
+    if (!file.write_at(data, page_bytes, offset)) return false;
+  }
+  return file.sync() && ::unlink(redo_path.c_str()) == 0;
+}
+
+}  // namespace
+
+struct RowTable::Opened {
+  Opened(const std::string& path, const RowTableOptions& options);
+  Header& header() const { return *reinterpret_cast<Header*>(mapping->begin()); }
+  void recover();
+  void flush(int64_t step);
+
+  std::string path, redo_path;
+  bool read_only;
+  File writer;  // the lock
+  File file;    // locked as long as a reader has it open, and by the writer while it changes it
+  Layout layout{};
+  std::optional<Mapping> mapping;
+  std::optional<ChangedPages> changed;
+};
+
+RowTable::Opened::Opened(const std::string& table_path, const RowTableOptions& options)
+    : path(table_path), redo_path(table_path + ".redo"), read_only(options.read_only) {
+  check(options.states >= 0 && options.states <= 2, op, "states: expected 0..2, got {}",
+        options.states);
+  check(is_floating(options.dtype), op, "dtype: expected a floating one, got {}", options.dtype);
+  const int flags = (read_only ? O_RDONLY : O_RDWR) | O_NONBLOCK;
+  if (!read_only) writer = lock_to_write(path + ".lock");
+  file = File(path, flags);
+  if (!file.is_open() && errno == ENOENT && !read_only) {
+    create(path, options);
+    file = File(path, flags);
+  }
+  check(file.is_open(), op, "{}: expected a {} file, got: {}", path,
+        read_only ? "readable" : "writable", File::reason());
+  if (read_only)
+    check(file.lock_shared(), op, "{}: expected a lock, got: {}", path, File::reason());
+
+  Header start;
+  const auto status = file.status();
+  check(S_ISREG(status.st_mode) && file.read_at(&start, sizeof start, 0), op,
+        "{}: expected a table of rows, got another or a damaged file", path);
+  layout = layout_of(path, start);
+  check(status.st_size == layout.bytes, op, "{}: expected {} bytes, got {}", path, layout.bytes,
+        status.st_size);
+  check_as_asked(path, start, options);
+  mapping.emplace(path, file, layout.bytes);
+  if (!read_only) changed.emplace(path, mapping->begin(), layout.bytes);
+  recover();
+}
+
+/// Does what a writer that was killed, or kept from it by a reader, has left to do; or where that
+/// cannot be now, in memory alone.
+void RowTable::Opened::recover() {
+  const Redo redo(redo_path, header().id, layout.bytes);
+  if (!redo.is_there()) return;
+  const bool alone = !read_only && file.lock();
+  std::vector<std::byte> page(static_cast<size_t>(redo.page_bytes()));
+  const auto read = [&](int64_t i) {
+    redo.read(i, page.data());
+    return std::pair<const std::byte*, int64_t>(page.data(), redo.offset(i));
+  };
+  const bool copied = alone && copy_into(file, redo_path, redo.pages(), read, redo.page_bytes());
+  if (alone) file.unlock();
+  for (int64_t i = 0; i < redo.pages() && !copied; ++i)
+    redo.read(i, mapping->begin() + redo.offset(i));
+  check(header().is_sealed(), op, "{}: expected a table of rows, got a damaged one", path);
+}
+
+void RowTable::Opened::flush(int64_t step) {
+  check(!read_only, op, "{}: expected a table opened to write, got one opened to read", path);
+  const Header before = header();
+  header().generation += 1;
+  header().step = step;
+  header().seal();
+  const int64_t page_bytes = changed->page_bytes();
+  std::vector<int64_t> pages;
+  try {
+    pages = changed->find();
+    row_table::write_redo(redo_path, before.id, mapping->begin(), pages, page_bytes);
+  } catch (...) {
+    header() = before;
+    throw;
+  }
+  if (!file.lock()) return;  // a reader has the file: the redo stays, and the pages in memory
+  const auto page = [&](int64_t i) {
+    const int64_t offset = pages[static_cast<size_t>(i)] * page_bytes;
+    return std::pair<const std::byte*, int64_t>(mapping->begin() + offset, offset);
+  };
+  const bool copied = copy_into(file, redo_path, std::ssize(pages), page, page_bytes);
+  file.unlock();
+  if (!copied) return;  // likewise
+  for (size_t i = 0; i < pages.size();) {
+    size_t end = i + 1;
+    while (end < pages.size() && pages[end] == pages[end - 1] + 1) ++end;
+    ::madvise(mapping->begin() + pages[i] * page_bytes, (end - i) * static_cast<size_t>(page_bytes),
+              MADV_DONTNEED);
+    i = end;
+  }
+}
+
+RowTable RowTable::open(const std::string& path, const RowTableOptions& options) {
+  // Of one name, whichever links lead to it: so that there is one lock.
+  std::error_code none;
+  const std::filesystem::path target = std::filesystem::weakly_canonical(path, none);
+  auto opened = std::make_shared<Opened>(none ? path : target.string(), options);
+  const Layout& layout = opened->layout;
+  const Header& header = opened->header();
+  const auto part = [&](int64_t begin, DType dtype) {
+    const Shape shape{header.rows, header.width};
+    auto storage = std::make_shared<Storage>(opened->mapping->begin() + begin,
+                                             numel(shape) * itemsize(dtype), opened);
+    return Tensor(std::move(storage), shape, {header.width, 1}, 0, dtype);
+  };
+  RowTable table(opened);
+  table.weight_ = part(kRegion, layout.dtype);
+  for (int64_t i = 0; i < header.states; ++i)
+    table.state_.push_back(part(layout.state_begin + i * layout.state_stride, layout.state_dtype));
+  return table;
+}
+
+int64_t RowTable::generation() const { return opened_->header().generation; }
+int64_t RowTable::step() const { return opened_->header().step; }
+int64_t RowTable::dirty_bytes() const {
+  return opened_->read_only ? 0
+                            : std::ssize(opened_->changed->find()) * opened_->changed->page_bytes();
+}
+void RowTable::flush(int64_t step) { opened_->flush(step); }
+
+}  // namespace quern::nn
