@@ -369,7 +369,8 @@ TEST_CASE("row table: a folder that may not be written has readers") {
 
 TEST_CASE("row table: killed at any moment, the last flushed generation is whole") {
   const TemporaryFolder folder;
-  { RowTable::open(folder / "t", kSmall); }
+  // Large enough for kills to find pages on their way.
+  { RowTable::open(folder / "t", {.rows = 4'000, .width = 24, .states = 2}); }
   // What the writer has seen flushed.
   auto* const flushed = static_cast<std::atomic<int64_t>*>(
       ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
@@ -385,7 +386,10 @@ TEST_CASE("row table: killed at any moment, the last flushed generation is whole
         *flushed = g;
       }
     });
-    std::this_thread::sleep_for(std::chrono::microseconds(3'000 + 731 * kill));
+    // At moments from one end of a flush to the other.
+    const int64_t before = *flushed;
+    while (*flushed == before || flushed[1] == *flushed) std::this_thread::yield();
+    std::this_thread::sleep_for(std::chrono::microseconds(120 * kill));
     ::kill(writer, SIGKILL);
     CHECK(WTERMSIG(wait_for(writer)) == SIGKILL);
     in_flush += flushed[1] != flushed[0];
