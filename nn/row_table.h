@@ -35,7 +35,7 @@ struct RowTableOptions {
   int64_t rows = 0, width = 0;  ///< 0: as in the file, all four
   DType dtype = DType::f32;     ///< floating
   int states = 0;               ///< tensors that the optimizer keeps, 0..2: Adam has 2
-  bool read_only = false;
+  bool read_only = false;       ///< beside a writer, and without leave to write
 };
 
 /// A handle, as a Tensor is. The table is open for as long as a handle or one of its tensors lives.

@@ -1,7 +1,12 @@
 #include "quern/ops/rows.h"
 
+#include <algorithm>
+#include <bit>
+
 #include "quern/ops/detail/row_groups.h"
 #include "quern/ops/kernels/lookup/lookup.h"
+#include "quern/tensor/bfloat16.h"
+#include "quern/tensor/parallel.h"
 #include "quern/tensor/raw.h"
 #include "quern/tensor/span.h"
 
@@ -50,6 +55,32 @@ void copy(const Tensor& from, const int64_t* from_index, const Tensor& to, const
   });
 }
 
+/// Adds to what bf16 leaves out a number below its last bit: carries as often as that is far on its
+/// way to the next number.
+bfloat16 rounded_by_chance(float x, uint32_t word) {
+  const auto bits = std::bit_cast<uint32_t>(x);
+  if ((bits & 0x7f800000u) == 0x7f800000u) return static_cast<bfloat16>(x);  // infinite or NaN
+  return bfloat16::from_bits(static_cast<uint16_t>((bits + (word >> 16)) >> 16));
+}
+
+Tensor rounded_by_chance(const Tensor& x, Generator& generator) {
+  const Tensor from = raw::contiguous(x), y = empty(x.shape(), DType::bf16);
+  const float* in = from.data<float>();
+  bfloat16* out = y.out<bfloat16>();
+  const uint64_t seed = generator.seed(), stream = generator.next_stream();
+  const auto low = [](uint64_t u) { return static_cast<uint32_t>(u); };
+  parallel_chunks(x.numel(), 1 << 14, [=](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; i += 4) {
+      const auto block = static_cast<uint64_t>(i / 4);
+      const auto words = philox4x32({low(block), low(block >> 32), low(stream), low(stream >> 32)},
+                                    {low(seed), low(seed >> 32)});
+      for (int64_t j = i; j < std::min(i + 4, end); ++j)
+        out[j] = rounded_by_chance(in[j], words[static_cast<size_t>(j - i)]);
+    }
+  });
+  return y;
+}
+
 }  // namespace
 
 void gather_rows(const Tensor& table, const Tensor& indices, const Tensor& out) {
@@ -70,6 +101,14 @@ void scatter_rows(const Tensor& table, const Tensor& indices, const Tensor& rows
   const int64_t *places = groups.places.data<int64_t>(), *offsets = groups.offsets.data<int64_t>();
   for (int64_t s = 0; s < n; ++s) last.out<int64_t>()[s] = places[offsets[s + 1] - 1];
   copy(rows, last.data<int64_t>(), table, groups.rows.data<int64_t>(), n);
+}
+
+void scatter_rows_by_chance(const Tensor& table, const Tensor& indices, const Tensor& rows,
+                            Generator& generator) {
+  constexpr std::string_view op = "scatter_rows_by_chance";
+  check(table.defined() && table.dtype() == DType::bf16, op, "table: expected bf16, got {}", table);
+  check(rows.defined() && rows.dtype() == DType::f32, op, "rows: expected f32, got {}", rows);
+  scatter_rows(table, indices, rounded_by_chance(rows, generator));
 }
 
 void scatter_add_rows(const Tensor& table, const Tensor& indices, const Tensor& rows) {

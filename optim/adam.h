@@ -17,7 +17,7 @@ struct AdamOptions {
   double beta1 = 0.9, beta2 = 0.999;
   double eps = 1e-8;
   double weight_decay = 0;
-  Idle idle = Idle::lazy;
+  Idle idle = Idle::lazy;  ///< of the rows that a row-sparse gradient does not have
 };
 
 class Adam final : public OptimizerOf<AdamOptions> {

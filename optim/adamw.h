@@ -18,7 +18,7 @@ struct AdamWOptions {
   double beta1 = 0.9, beta2 = 0.999;
   double eps = 1e-8;
   double weight_decay = 1e-2;
-  Idle idle = Idle::lazy;
+  Idle idle = Idle::lazy;  ///< of the rows that a row-sparse gradient does not have
 };
 
 class AdamW final : public OptimizerOf<AdamWOptions> {

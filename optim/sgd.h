@@ -19,7 +19,7 @@ struct SGDOptions {
   double dampening = 0;
   double weight_decay = 0;
   bool nesterov = false;
-  Idle idle = Idle::lazy;
+  Idle idle = Idle::lazy;  ///< of the rows that a row-sparse gradient does not have
 };
 
 class SGD final : public OptimizerOf<SGDOptions> {

@@ -1,6 +1,11 @@
 #include "quern/ops/rows.h"
 
+#include <bit>
+#include <cmath>
+
 #include "gradcheck_helper.h"
+#include "quern/ops/binary.h"
+#include "quern/ops/sum.h"
 #include "quern/tensor/parallel.h"
 #include "tensor/threads.h"
 
@@ -140,4 +145,65 @@ TEST_CASE("what rows refuse") {
       "[scatter_add_rows] table: expected bf16, f32 or f64, got i64", Error);
   const Tensor own = zeros({2, 2}, DType::i64);
   CHECK_THROWS_AS(scatter_rows(own, raw::select(own, 0, 1), zeros({2, 2}, DType::i64)), Error);
+}
+
+TEST_CASE("rows that are rounded by chance are right on average, and among neighbours") {
+  constexpr int64_t kDraws = 40'000;
+  const Threads kept;
+  for (const float x : {1.0f, 1.001f, -1.001f, 3.14159f, 1e-3f, 0.0f, 1.00390625f, -250.3f}) {
+    CAPTURE(x);
+    const Tensor rows = full({kDraws / 8, 8}, x), table = empty(rows.shape(), DType::bf16);
+    Tensor first;
+    for (const int threads : {1, 3}) {
+      set_num_threads(threads);
+      Generator generator(7, 3);
+      scatter_rows_by_chance(table, arange(kDraws / 8), rows, generator);
+      if (!first.defined()) first = raw::clone(table);
+      CHECK(same_bits(table, first));
+      CHECK(generator.stream() == 4);
+    }
+    // The two numbers beside it, in size.
+    const uint32_t bits = std::bit_cast<uint32_t>(x), cut = bits & 0xffff0000u;
+    const double below = std::bit_cast<float>(cut);
+    const double above = bits == cut ? below : std::bit_cast<float>(cut + 0x10000u);
+    double sum = 0, up = 0, strangers = 0;
+    for (const double y : table.to_vector<double>()) {
+      strangers += y != below && y != above;
+      sum += y - below;
+      up += y == above && above != below;
+    }
+    CHECK(strangers == 0);
+    // Of draws with chance p, the mean is off by five deviations once in two million times; the
+    // words' 16 bits make p exact.
+    const double p = above == below ? 0 : (static_cast<double>(x) - below) / (above - below);
+    const double bound = 5 * std::sqrt(p * (1 - p) / kDraws) * std::abs(above - below);
+    CHECK(std::abs(sum / kDraws - (static_cast<double>(x) - below)) <= bound);
+    CHECK((up > 0) == (p > 0));
+  }
+}
+
+TEST_CASE("steps too small for bf16 add up where rows are rounded by chance") {
+  const Tensor exact = full({16, 64}, 1), by_chance = full({16, 64}, 1, DType::bf16);
+  const Tensor to_nearest = full({16, 64}, 1, DType::bf16), rows = arange(16);
+  Generator generator(1);
+  for (int step = 0; step < 1000; ++step) {
+    scatter_rows(to_nearest, rows, raw::to(raw::to(to_nearest, DType::f32) + 0.0005, DType::bf16));
+    scatter_rows_by_chance(by_chance, rows, raw::to(by_chance, DType::f32) + 0.0005, generator);
+  }
+  CHECK(same_bits(to_nearest, full({16, 64}, 1, DType::bf16)));
+  // A step's deviation is √(0.0005·(2⁻⁷ - 0.0005)): 0.061 of 1000 of them, √1024 less of the mean.
+  const double mean = sum(raw::to(by_chance, DType::f64)).item() / 1024;
+  CHECK(std::abs(mean - 1.5) < 5 * 0.061 / 32);
+}
+
+TEST_CASE("rows rounded by chance: what is not finite stays, other dtypes are refused") {
+  const float inf = INFINITY, nan = std::nanf("");
+  const Tensor table = zeros({1, 4}, DType::bf16), at = zeros({1}, DType::i64);
+  scatter_rows_by_chance(table, at, from_vector<float>({inf, -inf, nan, 0}, {1, 4}));
+  const auto x = table.to_vector<float>();
+  CHECK((x[0] == inf && x[1] == -inf && std::isnan(x[2]) && x[3] == 0));
+  CHECK_THROWS_WITH(scatter_rows_by_chance(zeros({1, 4}), at, zeros({1, 4})),
+                    doctest::Contains("[scatter_rows_by_chance] table: expected bf16"));
+  CHECK_THROWS_WITH(scatter_rows_by_chance(table, at, zeros({1, 4}, DType::bf16)),
+                    doctest::Contains("[scatter_rows_by_chance] rows: expected f32"));
 }
