@@ -10,7 +10,8 @@
 // The file is mapped privately. Rows are read through the page cache, which the system may drop at
 // any time; what is written goes to copies of its pages (4 KiB, whatever a row takes), which are
 // memory until flush(). So memory follows the rows changed since then, not the table: call flush()
-// before dirty_bytes() is more than there is to spare.
+// before dirty_bytes() is more than there is to spare. (What rows have missed of idle steps is not in
+// the file: with Idle::catch_up, optimizer.catch_up() goes before flush().)
 //
 // Generations: flush() writes the changed pages to "<path>.redo", which takes its name once it is
 // whole and on the disk. That is the switch: before it there is the last generation, after it the

@@ -180,6 +180,15 @@ void Optimizer::load_state_dict(const TensorDict& dict) {
     check(known.contains(name), name_,
           "state: expected that of {} parameters with a step each, got \"{}\"", slots_.size(),
           name);
+  for (size_t i = 0; i < slots_.size(); ++i)  // a RowTable's state stays there
+    for (size_t s = 0; s < state_names_.size(); ++s) {
+      const Tensor& there = slots_[i].state[s];
+      Tensor& now = loaded[i].state[s];
+      if (!there.defined() || !there.storage()->owner()) continue;
+      if (now.defined()) raw::copy_(there, now);
+      else raw::fill_(there, slots_[i].initial[s]);
+      now = there;
+    }
   slots_ = std::move(loaded);
   for (Slot& slot : slots_)
     if (slot.idle) slot.idle->restart();

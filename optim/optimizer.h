@@ -23,8 +23,8 @@
 // The others' idle rows are left as they are: Adam's weight_decay, for one, changes v by what the
 // weight then is, step by step.
 //
-// Regularization that is caught up on is Carpenter's, "Lazy sparse stochastic gradient
-// descent for regularized multinomial logistic regression", 2008.
+// To catch up on regularization is Carpenter's idea: "Lazy sparse stochastic gradient descent for
+// regularized multinomial logistic regression", 2008.
 //
 // Beside the model's, a checkpoint holds the optimizer's state, with which training goes on as if
 // it had not stopped:

@@ -191,6 +191,36 @@ TEST_CASE("row table: training on one, through flushes and reopening, has the bi
       1);
 }
 
+TEST_CASE("row table: a state that is loaded goes into the table") {
+  const TemporaryFolder folder;
+  RowTable table = RowTable::open(folder / "t", kSmall);
+  nn::Embedding words(table.weight(), {.sparse = true});
+  optim::Adam optimizer(words.parameters());
+  optimizer.use_state(words.weight, table.state(), 0);
+  const auto step = [&] {
+    optimizer.zero_grad();
+    words(arange(5)).backward(randn({5, 24}));
+    optimizer.step();
+  };
+  const TensorDict none = optimizer.state_dict();
+  step();
+  const TensorDict first = optimizer.state_dict();
+  step();
+  optimizer.load_state_dict(first);
+  CHECK(same_bits(table.state()[0], first.at("0.exp_avg")));
+  CHECK(same_bits(table.state()[1], first.at("0.exp_avg_sq")));
+  step();
+  CHECK_FALSE(same_bits(table.state()[0], first.at("0.exp_avg")));
+  CHECK(optimizer.steps(words.weight) == 2);
+  optimizer.load_state_dict(none);
+  CHECK(same_bits(table.state()[0], zeros({300, 24})));
+  CHECK(optimizer.steps(words.weight) == 0);
+  CHECK_THROWS_WITH(optimizer.use_state(words.weight, {table.state()[0]}, 0),
+                    doctest::Contains("[adam] use_state: expected 2 tensors, got 1"));
+  CHECK_THROWS_WITH(optimizer.use_state(words.weight, {zeros({3}), zeros({3})}, 0),
+                    doctest::Contains("expected exp_avg as a dense f32 [300,24]"));
+}
+
 TEST_CASE("row table: readers keep the generation that they opened") {
   const TemporaryFolder folder;
   RowTable writer = RowTable::open(folder / "t", kSmall);
@@ -388,7 +418,9 @@ TEST_CASE("row table: killed at any moment, the last flushed generation is whole
     });
     // At moments from one end of a flush to the other.
     const int64_t before = *flushed;
-    while (*flushed == before || flushed[1] == *flushed) std::this_thread::yield();
+    const auto lives = [&] { return ::waitpid(writer, nullptr, WNOHANG) == 0; };
+    while (lives() && (*flushed == before || flushed[1] == *flushed)) std::this_thread::yield();
+    REQUIRE(lives());
     std::this_thread::sleep_for(std::chrono::microseconds(120 * kill));
     ::kill(writer, SIGKILL);
     CHECK(WTERMSIG(wait_for(writer)) == SIGKILL);
