@@ -1,5 +1,6 @@
 // word2vec finds what is planted, gives the same vectors however it is run, and refuses the rest.
 #include <doctest/doctest.h>
+#include <fmt/core.h>
 
 #include <cmath>
 #include <sstream>
@@ -81,6 +82,20 @@ TEST_CASE("word2vec: the vectors are the same on any number of threads, and in a
     const auto bytes = saved.at("words").to_vector<uint8_t>();
     CHECK(std::string(bytes.begin(), bytes.end()) == names);
   }
+}
+
+TEST_CASE("word2vec: killed again and again, a table comes to the vectors of a straight run") {
+  const TemporaryFolder folder;
+  const std::string options = "--sentences 1500 --dim 32 --batch 128 --flush-every 10 --save-text ";
+  CHECK(train(options + (folder / "straight")).status == 0);
+  const std::string again = options + (folder / "text") + " --table " + (folder / "t");
+  int kills = 0;
+  for (; kills < 100; ++kills) {  // each may stay a little longer
+    const std::string seconds = fmt::format("{:.3f}", 0.08 + 0.02 * kills);
+    if (run("timeout -s KILL " + seconds + " " QUERN_WORD2VEC " " + again).status == 0) break;
+  }
+  CHECK(kills > 0);
+  CHECK(folder.read("text") == folder.read("straight"));
 }
 
 TEST_CASE("word2vec: every optimizer trains on a text") {
