@@ -7,7 +7,6 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <functional>
 #include <optional>
 #include <random>
 #include <utility>
@@ -15,6 +14,7 @@
 #include "quern/nn/file_replacement.h"
 #include "quern/nn/row_table_file.h"
 #include "quern/tensor/check.h"
+#include "quern/tensor/parallel.h"
 
 namespace quern::nn {
 
@@ -90,9 +90,10 @@ class Mapping {
   int64_t bytes_;
 };
 
-/// Brings pages into the file. False, with nothing lost, where the system refuses (a full disk).
+/// Brings pages into the file. Takes no memory, as the generation is there already. False, with
+/// nothing lost, where the system refuses (a full disk).
 bool copy_into(const File& file, const std::string& redo_path, int64_t n,
-               const std::function<std::pair<const std::byte*, int64_t>(int64_t)>& page,
+               FunctionRef<std::pair<const std::byte*, int64_t>(int64_t)> page,
                int64_t page_bytes) {
   for (int64_t i = 0; i < n; ++i) {
     const auto [data, offset] = page(i);

@@ -117,6 +117,26 @@ TEST_CASE("memory ends while a checkpoint is loaded") {
                  });
 }
 
+TEST_CASE("memory ends while a table of rows is opened and flushed") {
+  const TemporaryFolder folder;
+  const std::string path = folder / "t";
+  const auto flush = [&](double value) {
+    nn::RowTable table = nn::RowTable::open(path, {.rows = 700, .width = 8, .states = 1});
+    for (const Tensor& t : {table.weight(), table.state()[0]}) raw::fill_(t, value);
+    table.flush();
+  };
+  flush(1);
+  for_all_faults([&] { flush(2); },
+                 [&](bool failed) {
+                   const nn::RowTable table = nn::RowTable::open(path);
+                   CHECK(same_bits(table.weight(), full({700, 8}, failed ? 1 : 2)));
+                   CHECK(same_bits(table.state()[0], full({700, 8}, failed ? 1 : 2)));
+                   CHECK(folder.count() == 2);
+                   if (!failed) raw::fill_(table.weight(), 1), raw::fill_(table.state()[0], 1);
+                   if (!failed) nn::RowTable(table).flush();
+                 });
+}
+
 TEST_CASE("memory ends while a model is loaded") {
   Net net(1);
   const Net source(2);
