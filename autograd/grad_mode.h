@@ -3,12 +3,12 @@
 
 namespace quern {
 
-bool grad_enabled();
+bool grad_enabled();  ///< in this thread
 
 /// Sets it for a scope: GradMode guard(false).
 class GradMode {
  public:
-  explicit GradMode(bool enabled);
+  explicit GradMode(bool enabled);  ///< until its end
   ~GradMode();
   GradMode(const GradMode&) = delete;
   GradMode& operator=(const GradMode&) = delete;

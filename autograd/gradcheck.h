@@ -7,6 +7,7 @@
 
 namespace quern {
 
+/// How near gradients must be.
 struct GradcheckOptions {
   double eps = 1e-6;   ///< step of the central difference
   double atol = 1e-7;  ///< bound on |numeric - analytic|, with

@@ -22,30 +22,31 @@ class Node;
 /// it. The graph links these, never tensors, so it keeps alive only the data that backward passes
 /// saved.
 struct Variable : AutogradMeta, std::enable_shared_from_this<Variable> {
+  /// Of a tensor that has none yet.
   explicit Variable(const Tensor& t) : shape(t.shape()), dtype(t.dtype()), format(t.format()) {}
   std::string describe() const override;
 
-  Shape shape;
-  DType dtype;
-  MemoryFormat format;
-  bool requires_grad = false;
+  Shape shape;                 ///< of the tensor, and so of its gradient
+  DType dtype;                 ///< of the tensor
+  MemoryFormat format;         ///< of the tensor, which its gradient takes, too
+  bool requires_grad = false;  ///< of a leaf
   std::shared_ptr<Node> node;  ///< null for a leaf
   Tensor grad;                 ///< leaves only
-  std::vector<std::function<Tensor(const Tensor&)>> hooks;
+  std::vector<std::function<Tensor(const Tensor&)>> hooks;  ///< Tensor::register_hook()
 
-  // Autocast's bf16 copy of a leaf, and which version of the leaf's storage it is a copy of.
-  Tensor lowered;
-  uint64_t lowered_version = 0;
+  Tensor lowered;                ///< autocast's bf16 copy of a leaf
+  uint64_t lowered_version = 0;  ///< which version of the leaf's storage that is a copy of
 };
 
 /// The Variable of a tensor; null where there is none (undefined, or never touched by autograd).
 std::shared_ptr<Variable> variable(const Tensor& t);
 
-using Edges = std::vector<std::shared_ptr<Variable>>;
+using Edges = std::vector<std::shared_ptr<Variable>>;  ///< of a node: one an input
 
 /// What a backward pass asks of a node.
 class Needs {
  public:
+  /// Those of a node with these inputs.
   Needs(const Edges& inputs, bool again) : inputs_(inputs), again_(again) {}
   /// Does this input want a gradient? The others may be left undefined.
   bool operator[](size_t input) const { return inputs_[input] != nullptr; }
@@ -63,11 +64,12 @@ class Needs {
 /// it.
 class Recompute : public InTurn<Recompute> {
  public:
+  /// Of the fresh output `y`, which `make` makes again.
   static std::shared_ptr<Recompute> of(const Tensor& y, std::function<Tensor()> make,
                                        int depth = 1) {
     return {new Recompute(y, std::move(make), depth), DeleteInTurn<Recompute>()};
   }
-  int depth() const { return depth_; }
+  int depth() const { return depth_; }  ///< how many tensors come to be in making it
   /// Is this it, unchanged?
   bool makes(const Tensor& t) const;
   /// What it makes, without history: what was made before if someone still holds that.
@@ -96,7 +98,9 @@ class SavedTensor {
  public:
   SavedTensor() = default;
   SavedTensor(std::string_view op, const Tensor& t);  ///< `op`: a literal
+  /// The tensor. Error of the op: it was changed in place since.
   const Tensor& get() const;
+  /// Was one saved?
   bool defined() const { return tensor_.defined() || recompute_; }
   /// Of its Recompute; 0: it is kept as it is.
   int depth() const { return recompute_ ? recompute_->depth() : 0; }
@@ -120,6 +124,7 @@ enum class GradDType {
 /// gradient.
 class Node : public InTurn<Node> {
  public:
+  /// As record() makes it. `op`: a literal.
   Node(std::string_view op, Edges inputs, GradDType grad_dtype)
       : op(op),
         module(detail::current_module()),
@@ -133,12 +138,12 @@ class Node : public InTurn<Node> {
   virtual Tensors backward(const Tensor& dy, bool again) = 0;
   /// Frees what was saved. A second backward() through this node is then an error.
   virtual void release() = 0;
-  virtual bool released() const = 0;
+  virtual bool released() const = 0;  ///< was it?
 
-  const std::string_view op;
-  const std::string_view module;  ///< in which it was called, where spans are recorded
-  const GradDType grad_dtype;
-  Edges inputs;
+  const std::string_view op;             ///< whose it is
+  const std::string_view module;         ///< in which it was called, where spans are recorded
+  const GradDType grad_dtype;            ///< of the dy that backward() takes
+  Edges inputs;                          ///< an entry an argument; null where it needs no gradient
   std::shared_ptr<Recompute> recompute;  ///< of the output; null: it has none
 };
 
@@ -146,6 +151,7 @@ class Node : public InTurn<Node> {
 template <class F>
 class ClosureNode final : public Node {
  public:
+  /// `f`: the closure.
   ClosureNode(std::string_view op, Edges inputs, GradDType grad_dtype, F f)
       : Node(op, std::move(inputs), grad_dtype), f_(std::move(f)) {}
   Tensors backward(const Tensor& dy, bool again) override {

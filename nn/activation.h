@@ -21,10 +21,10 @@ class ReLU6 : public Module {
 /// x where it is above 0, else slope·x. Error: a slope that is no number.
 class LeakyReLU : public Module {
  public:
-  explicit LeakyReLU(double slope = 0.01);
+  explicit LeakyReLU(double slope = 0.01);  ///< PyTorch's unless given
   Tensor forward(const Tensor& x) override;
 
-  double slope;
+  double slope;  ///< below 0
 };
 
 /// x·hardsigmoid(x)
@@ -57,6 +57,7 @@ class Sigmoid : public Module {
   Tensor forward(const Tensor& x) override;
 };
 
+/// (exp(x) - exp(-x)) / (exp(x) + exp(-x))
 class Tanh : public Module {
  public:
   Tensor forward(const Tensor& x) override;
@@ -65,19 +66,19 @@ class Tanh : public Module {
 /// exp(x) / Σ exp(x) along `dim`, which may be negative: -1 is the last.
 class Softmax : public Module {
  public:
-  explicit Softmax(int64_t dim) : dim(dim) {}
+  explicit Softmax(int64_t dim) : dim(dim) {}  ///< along it
   Tensor forward(const Tensor& x) override;
 
-  int64_t dim;
+  int64_t dim;  ///< as given
 };
 
 /// x - log Σ exp(x) along `dim`
 class LogSoftmax : public Module {
  public:
-  explicit LogSoftmax(int64_t dim) : dim(dim) {}
+  explicit LogSoftmax(int64_t dim) : dim(dim) {}  ///< along it
   Tensor forward(const Tensor& x) override;
 
-  int64_t dim;
+  int64_t dim;  ///< as given
 };
 
 }  // namespace quern::nn

@@ -14,8 +14,8 @@ namespace quern::nn {
 
 /// What a program keeps beside model and optimizer: averages, its position, names of classes.
 struct Extras {
-  TensorDict tensors;
-  Metadata strings;  ///< any names but kCheckpointKey
+  TensorDict tensors;  ///< any names
+  Metadata strings;    ///< any names but kCheckpointKey
 };
 
 /// The metadata that says that a safetensors file is a checkpoint, and of which form.

@@ -8,10 +8,10 @@ namespace quern::nn {
 /// inference. Error: p not in [0, 1].
 class Dropout : public Module {
  public:
-  explicit Dropout(double p = 0.5);
+  explicit Dropout(double p = 0.5);  ///< PyTorch's unless given
   Tensor forward(const Tensor& x) override;
 
-  double p;
+  double p;  ///< the probability
 };
 
 /// In training zeroes each sample of [N, ...] with probability `p` and divides the others by 1-p;
@@ -19,11 +19,11 @@ class Dropout : public Module {
 /// in [0, 1).
 class StochasticDepth : public Module {
  public:
-  explicit StochasticDepth(double p);
+  explicit StochasticDepth(double p);  ///< of a sample
   Tensor forward(const Tensor& x) override;
-  bool drops() const { return is_training() && p > 0; }
+  bool drops() const { return is_training() && p > 0; }  ///< does forward() change anything?
 
-  double p;
+  double p;  ///< the probability
 };
 
 }  // namespace quern::nn

@@ -7,10 +7,11 @@
 
 namespace quern::nn {
 
+/// Of efficientnet_lite0().
 struct EfficientNetLiteOptions {
-  int64_t num_classes = 1000;
-  double dropout = 0.2;  ///< before the classifier
-  bool fuse = true;      ///< as in MobileNetOptions
+  int64_t num_classes = 1000;  ///< logits an image
+  double dropout = 0.2;        ///< before the classifier
+  bool fuse = true;            ///< as in MobileNetOptions
   /// TensorFlow's "same", which its weights are trained with: convolutions of stride 2 have one
   /// more row and column of padding at the end than at the beginning where the size is even.
   /// Without: as many, as in timm's efficientnet_lite0.
@@ -20,6 +21,7 @@ struct EfficientNetLiteOptions {
 /// [N, 3, H, W] to logits [N, num_classes]; 4,652,008 parameters with 1000 classes.
 class EfficientNetLite : public Module {
  public:
+  /// With initial values as timm's.
   explicit EfficientNetLite(const EfficientNetLiteOptions& options = {});
   Tensor forward(const Tensor& x) override;
 
@@ -31,6 +33,7 @@ class EfficientNetLite : public Module {
   Module* classifier_;
 };
 
+/// The smallest of the five.
 inline EfficientNetLite efficientnet_lite0(const EfficientNetLiteOptions& options = {}) {
   return EfficientNetLite(options);
 }

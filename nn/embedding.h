@@ -15,6 +15,7 @@ namespace quern::nn {
 ///   nn::Embedding words(1'000'000, 128, {.sparse = true});  // trained by the rows that are used
 class Embedding : public Module {
  public:
+  /// With all options, or with a padding_idx alone.
   Embedding(int64_t entries, int64_t features, const EmbeddingOptions& options);
   Embedding(int64_t entries, int64_t features, std::optional<int64_t> padding_idx = {});
   /// On a table of one's own [entries, features], such as a RowTable's, as it is: it becomes the
@@ -22,8 +23,8 @@ class Embedding : public Module {
   explicit Embedding(const Tensor& table, const EmbeddingOptions& options = {});
   Tensor forward(const Tensor& indices) override;
 
-  EmbeddingOptions options;
-  Tensor weight;
+  EmbeddingOptions options;  ///< as given
+  Tensor weight;             ///< [entries, features], a parameter
 };
 
 }  // namespace quern::nn

@@ -21,8 +21,8 @@ class EmbeddingBag : public Module {
                     const Tensor& per_sample_weights = {});
   using Module::operator();
 
-  EmbeddingBagOptions options;
-  Tensor weight;
+  EmbeddingBagOptions options;  ///< as given
+  Tensor weight;                ///< [entries, features], a parameter
 };
 
 }  // namespace quern::nn

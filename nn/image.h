@@ -17,7 +17,7 @@ namespace quern {
 
 /// Pixels top..top+height-1, left..left+width-1 of a picture.
 struct ImageBox {
-  int64_t top = 0, left = 0, height = 0, width = 0;
+  int64_t top = 0, left = 0, height = 0, width = 0;  ///< in pixels
 };
 
 namespace image {
@@ -34,11 +34,11 @@ class ImageDecoder {
   /// The same of a file, which is read whole. Errors: unreadable, not a regular file; as above.
   static ImageDecoder open(const std::string& path);
   ~ImageDecoder();
-  ImageDecoder(ImageDecoder&&) noexcept;
-  ImageDecoder& operator=(ImageDecoder&&) noexcept;
+  ImageDecoder(ImageDecoder&&) noexcept;             ///< the other one is of no use then
+  ImageDecoder& operator=(ImageDecoder&&) noexcept;  ///< the other one is of no use then
 
   int64_t height() const;  ///< of the upright picture, in pixels
-  int64_t width() const;
+  int64_t width() const;   ///< likewise
   /// The largest factor that decode() can make a picture smaller by: 8 for JPEG, unless it is
   /// turned and its sides are no multiples of that; 1 for PNG.
   int64_t max_reduction() const;

@@ -11,12 +11,13 @@ void random_erase_(const Tensor& image, double probability, RandomStream& random
 
 /// How two pictures become one: `share` of the first one's label, the rest of the second one's.
 struct ImageMix {
-  double share = 1;
+  double share = 1;                                  ///< 0..1
   int64_t top = 0, left = 0, height = 0, width = 0;  ///< of CutMix: the second one's rectangle
 };
-/// torchvision's MixUp and CutMix: share is of Beta(alpha, alpha); CutMix's rectangle lies anywhere,
+/// torchvision's MixUp (and CutMix): share is of Beta(alpha, alpha); CutMix's rectangle lies anywhere,
 /// cut at the edges, and the share is what it leaves. Error: alpha is not in 0..1000, or 0.
 ImageMix random_mixup(double alpha, RandomStream& random);
+/// The same of CutMix, of pictures of that size.
 ImageMix random_cutmix(double alpha, int64_t height, int64_t width, RandomStream& random);
 
 /// Each of `images`, floating [N, 3, H, W], with the one before it, the first with the last: a new
@@ -40,7 +41,7 @@ enum class ImageOp : uint8_t {
   auto_contrast,  ///< of each channel: stretched to 0..255
   equalize        ///< of each channel: the histogram made flat
 };
-inline constexpr int kImageOps = 14;
+inline constexpr int kImageOps = 14;  ///< how many they are
 
 /// u8 [H, W, 3] to a new one. Errors: another dtype or shape; an empty picture; a magnitude beyond
 /// -1000..1000, for posterize beyond 0..8.

@@ -17,16 +17,17 @@ Tensor resize_image(const Tensor& image, int64_t height, int64_t width);
 /// A look at a picture: `crop` of it, resized to height × width, and `window` of that, mirrored
 /// where `flip`.
 struct ImageView {
-  ImageBox crop;
-  int64_t height = 0, width = 0;
-  ImageBox window;
-  bool flip = false;
+  ImageBox crop;                  ///< of the picture
+  int64_t height = 0, width = 0;  ///< that the crop is resized to
+  ImageBox window;                ///< of the resized crop
+  bool flip = false;              ///< left and right change places
 };
 
 /// torchvision's Resize(resize) and CenterCrop(size): all of the picture, its short side at `resize`
 /// pixels, and the size×size pixels in the middle. Error: resize < size.
 ImageView resized_center(int64_t height, int64_t width, int64_t resize, int64_t size);
 
+/// torchvision's, by its values.
 struct RandomResizedCropOptions {
   double min_scale = 0.08, max_scale = 1;           ///< share of the picture's area
   double min_ratio = 3.0 / 4, max_ratio = 4.0 / 3;  ///< width by height

@@ -14,20 +14,23 @@ namespace quern::nn {
 /// _make_divisible.
 int64_t round_channels(double channels);
 
+/// Of ConvNormActivation.
 struct ConvNormOptions {
-  int64_t stride = 1, groups = 1;
-  Activation activation = Activation::relu;
-  double eps = 1e-5, momentum = 0.1;  ///< of the batch norm
-  bool fuse = true;                   ///< as one op
+  int64_t stride = 1, groups = 1;            ///< of the convolution
+  Activation activation = Activation::relu;  ///< what follows the batch norm
+  double eps = 1e-5, momentum = 0.1;         ///< of the batch norm
+  bool fuse = true;                          ///< as one op
 };
 
 /// A convolution without a bias, whose output has the size of the input over the stride, a batch
 /// norm and an activation; named "0" and "1": torchvision's Conv2dNormActivation.
 class ConvNormActivation : public Module {
  public:
+  /// `inputs`, `outputs`: channels. The filters are kernel×kernel.
   ConvNormActivation(int64_t inputs, int64_t outputs, int64_t kernel,
                      const ConvNormOptions& options);
   Tensor forward(const Tensor& x) override { return residual_(x); }
+  /// The two, for a block that runs them itself.
   const ConvNorm& layers() const { return residual_.branch[0]; }
 
  private:
@@ -38,7 +41,8 @@ class ConvNormActivation : public Module {
 /// "Squeeze-and-excitation networks", CVPR'18.
 class SqueezeExcitation : public Module {
  public:
-  using Function = Tensor (*)(const Tensor&);
+  using Function = Tensor (*)(const Tensor&);  ///< an op of one argument
+  /// `squeezed`: channels between fc1 and fc2.
   SqueezeExcitation(int64_t channels, int64_t squeezed, Function activation, Function scale);
   Tensor forward(const Tensor& x) override;
 
@@ -55,9 +59,9 @@ class InvertedResidual : public Module {
   Tensor forward(const Tensor& x) override;
 
  protected:
-  explicit InvertedResidual(bool fuse) { branch_.fuse = fuse; }
-  void add(const ConvNorm& layer) { branch_.branch.push_back(layer); }
-  void squeeze(SqueezeExcitation& module) { squeeze_ = &module; }
+  explicit InvertedResidual(bool fuse) { branch_.fuse = fuse; }         ///< without layers yet
+  void add(const ConvNorm& layer) { branch_.branch.push_back(layer); }  ///< the next layer
+  void squeeze(SqueezeExcitation& module) { squeeze_ = &module; }       ///< before the last layer
   /// After the last layer. `depth`: registered if there is any.
   void connect(bool shortcut, double depth = 0);
 
@@ -73,10 +77,12 @@ class ImageClassifier : public Module {
   Tensor forward(const Tensor& x) override;
 
  protected:
+  /// Registers both, by these names.
   ImageClassifier(Sequential features, Sequential classifier);
   /// torchvision's for all of them: He's normal over fan_out for convolutions, no biases.
   void initialise();
-  Sequential &features_, &classifier_;
+  Sequential& features_;    ///< [N, 3, H, W] to [N, C, h, w]
+  Sequential& classifier_;  ///< [N, C] to logits
 };
 
 }  // namespace quern::nn

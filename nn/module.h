@@ -23,6 +23,7 @@
 #include "quern/tensor/tensor.h"
 #include "quern/tensor/tensor_dict.h"
 
+/// Layers, networks, and files of weights: torch.nn's and torchvision's names.
 namespace quern::nn {
 
 class Module {
@@ -34,8 +35,10 @@ class Module {
   Module(const Module&) = delete;
   Module& operator=(const Module&) = delete;
 
-  /// What the module computes. Error unless overridden: a module may have another call signature.
+  /// What the module computes, as its class tells. Module's own is an error: one may have another call
+  /// signature.
   virtual Tensor forward(const Tensor& x);
+  /// forward(), as a span that profilers see.
   Tensor operator()(const Tensor& x) {
     const Span span = Span::of_module(name_, typeid(*this).name());
     return forward(x);
@@ -44,7 +47,7 @@ class Module {
   /// Switches batch_norm and dropout, here and below, between training and inference.
   void train(bool on = true);
   void eval() { train(false); }
-  bool is_training() const { return training_; }
+  bool is_training() const { return training_; }  ///< true at first
   /// Is this module in training mode, or any below it?
   bool any_training() const;
 
@@ -54,8 +57,8 @@ class Module {
   std::vector<std::pair<std::string, Module*>> named_modules();
   /// Dotted names, in the order of named_modules(); a tensor that is shared appears once.
   TensorDict named_parameters() const;
-  TensorDict named_buffers() const;
-  Tensors parameters() const;
+  TensorDict named_buffers() const;  ///< likewise
+  Tensors parameters() const;        ///< the tensors of named_parameters(), for an optimizer
 
   /// Drops the gradients, so that the next backward() starts from none.
   void zero_grad();
@@ -64,8 +67,9 @@ class Module {
 
   /// Parameters and buffers without history, sharing the module's storage; in PyTorch's order.
   TensorDict state_dict() const;
+  /// Names that a dictionary does not have, or has and the module has not.
   struct LoadResult {
-    std::vector<std::string> missing, unexpected;
+    std::vector<std::string> missing, unexpected;  ///< in the order of their side
   };
   /// Copies `dict` into the module, converting dtypes within floating and within integer ones.
   /// Everything is checked first. Error, after which nothing has changed: a tensor of another shape
@@ -73,12 +77,15 @@ class Module {
   LoadResult load_state_dict(const TensorDict& dict, bool strict = true);
 
  protected:
-  // Each returns what it has registered. Errors: an empty or a taken name, or one with a dot.
+  /// @name Registration
+  /// Each returns what it has registered. Errors: an empty or a taken name, or one with a dot.
+  /// @{
 
   /// Marks `tensor` for differentiation. An undefined one (no bias) is returned and not registered.
   Tensor register_parameter(std::string name, Tensor tensor);
   /// State that is saved but not trained.
   Tensor register_buffer(std::string name, Tensor tensor);
+  /// A module below this one, which is moved in or shared.
   template <std::derived_from<Module> M>
   M& register_module(std::string name, M&& module) {
     return register_module(std::move(name), std::make_shared<M>(std::move(module)));
@@ -89,6 +96,7 @@ class Module {
     adopt(std::move(name), std::move(module));
     return *registered;
   }
+  /// @}
 
  private:
   template <class T>

@@ -8,8 +8,9 @@
 
 namespace quern::nn {
 
+/// What all networks have in common.
 struct NetworkOptions {
-  int64_t num_classes = 1000;
+  int64_t num_classes = 1000;  ///< logits an image
   bool drop = true;  ///< dropout and stochastic depth, in training, where the network has them
   bool fuse = true;  ///< each block as one op, where there is one for it
 };

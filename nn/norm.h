@@ -9,12 +9,13 @@ namespace quern::nn {
 /// as 0. Error: no features, or (on call) another rank or number of channels.
 class BatchNorm2d : public Module {
  public:
+  /// As PyTorch unless given.
   explicit BatchNorm2d(int64_t features, double eps = 1e-5, double momentum = 0.1);
   Tensor forward(const Tensor& x) override;
   /// One more in num_batches_tracked: for those who compute forward() otherwise.
   void count_batch();
 
-  double eps, momentum;
+  double eps, momentum;                            ///< as given
   Tensor weight, bias, running_mean, running_var;  ///< [features]
   Tensor num_batches_tracked;                      ///< i64: batches seen in training
 };
@@ -22,11 +23,12 @@ class BatchNorm2d : public Module {
 /// layer_norm over the last dimensions, of sizes `shape`. weight starts as 1 and bias as 0.
 class LayerNorm : public Module {
  public:
+  /// As PyTorch unless given.
   explicit LayerNorm(const Shape& shape, double eps = 1e-5);
   Tensor forward(const Tensor& x) override;
 
-  double eps;
-  Tensor weight, bias;
+  double eps;           ///< as given
+  Tensor weight, bias;  ///< of that shape; parameters
 };
 
 }  // namespace quern::nn

@@ -27,7 +27,7 @@ namespace quern {
 /// `wait` that are not, `warmup` that are, for nothing, and `active` that are. `repeat`: so many
 /// times; 0: for ever.
 struct ProfilerSchedule {
-  int64_t wait = 0, warmup = 0, active = int64_t{1} << 60, repeat = 0, skip_first = 0;
+  int64_t wait = 0, warmup = 0, active = int64_t{1} << 60, repeat = 0, skip_first = 0;  ///< steps
 };
 
 /// What the rows of the table are: ops; modules by dotted name, backward passes with the module
@@ -38,34 +38,37 @@ ProfileBy profile_by(std::string_view name);
 
 /// What the machine can do at most, on some threads: the roofs of a roofline. Empty: not known.
 struct ProfilerPeaks {
+  /// How fast it multiplies.
   struct Arithmetic {
-    std::string isa;  // of the instructions that were timed
-    bool bf16;        // factors; else f32
-    double gflops;    // 1e9 operations a second
+    std::string isa;  ///< of the instructions that were timed
+    bool bf16;        ///< factors; else f32
+    double gflops;    ///< 1e9 operations a second
   };
+  /// How fast a level of memory is.
   struct Memory {
-    std::string level;  // "L1", "L2", "L3", "memory"
-    int64_t bytes;      // that all threads' shares of it hold
-    double gbytes;      // 1e9 bytes a second, reads and writes
+    std::string level;  ///< "L1", "L2", "L3", "memory"
+    int64_t bytes;      ///< that all threads' shares of it hold
+    double gbytes;      ///< 1e9 bytes a second, reads and writes
   };
-  int threads = 0;
-  std::vector<Arithmetic> arithmetic = {};
-  std::vector<Memory> memory = {};  // from the nearest on; the last one holds everything
+  int threads = 0;                          ///< that were timed together
+  std::vector<Arithmetic> arithmetic = {};  ///< of each instruction set
+  std::vector<Memory> memory = {};          ///< from the nearest on; the last one holds everything
 
   /// The fastest; bf16 may be widened to f32. 0: not known.
   double gflops(bool bf16) const;
 
-  /// What work takes at least: its operations at the peak of their dtype, or its bytes at the rate
-  /// of the nearest level that holds them all, whichever is longer.
+  /// What work takes at least, and why.
   struct Bound {
-    std::string_view by = {};  // "arithmetic" or the level; "": not known
-    double seconds = 0;
+    std::string_view by = {};  ///< "arithmetic" or the level; "": not known
+    double seconds = 0;        ///< at least
   };
+  /// Of work: its operations at the peak of their dtype, or its bytes at the rate of the nearest
+  /// level that holds them all, whichever is longer.
   Bound bound(int64_t flop, bool bf16, int64_t bytes) const;
 
   /// "2 threads: 235 GFLOP/s in f32, 468 in bf16; L1 ..., memory 88.1 GB/s"
   std::string describe() const;
-  std::string json() const;
+  std::string json() const;  ///< for parse()
   /// None if it is no such text.
   static std::optional<ProfilerPeaks> parse(const std::string& json);
 };

@@ -14,15 +14,17 @@ namespace quern::nn {
 
 /// A convolution and the batch norm after it, children of some module, and what follows them.
 struct ConvNorm {
-  Conv2d* conv;
-  BatchNorm2d* norm;
-  Activation activation = Activation::relu;
+  Conv2d* conv;                              ///< a child
+  BatchNorm2d* norm;                         ///< a child
+  Activation activation = Activation::relu;  ///< what follows
   std::string name = {};  ///< of the convolution, within the module; "": not told
   /// without the activation
   Tensor operator()(const Tensor& x) const { return (*norm)((*conv)(x)); }
 };
 
+/// The branch and the shortcut of a block.
 struct Residual {
+  /// [N, C, H, W] to the activation of the sum. Errors: those of the ops.
   Tensor operator()(const Tensor& x) const;
 
   std::vector<ConvNorm> branch;             ///< at least one

@@ -12,15 +12,17 @@
 
 namespace quern::nn {
 
+/// Of resnet18() and all below it.
 struct ResNetOptions {
-  int64_t num_classes = 1000;
+  int64_t num_classes = 1000;  ///< logits an image
   /// Starts each block as the identity: weight 0 in its last batch norm.
   bool zero_init_residual = false;
   /// Runs each block, and the stem, as one op. The same network to the eye and in a state_dict;
   /// only rounding, speed and memory differ.
   bool fuse = true;
-  /// Groups of a bottleneck's 3×3 convolution, and their width where the stage's is 64.
-  int64_t groups = 1, width_per_group = 64;
+  /// Groups of a bottleneck's 3×3 convolution.
+  int64_t groups = 1;
+  int64_t width_per_group = 64;  ///< how wide a group is where the stage's is 64
 };
 
 /// [N, 3, H, W] to logits [N, num_classes]. Convolutions start as kaiming_normal_, over fan_out and
@@ -28,6 +30,7 @@ struct ResNetOptions {
 /// whose weights are few, take the batch in slabs that stay in cache; the result has the same bits.
 class ResNet : public Module {
  public:
+  /// Two 3×3 convolutions, or a 3×3 between two 1×1.
   enum class Block { basic, bottleneck };
   /// `depths`: blocks in each of the four stages.
   ResNet(Block block, const std::array<int, 4>& depths, const ResNetOptions& options = {});

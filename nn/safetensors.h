@@ -13,7 +13,7 @@
 
 namespace quern {
 
-using Metadata = std::map<std::string, std::string>;
+using Metadata = std::map<std::string, std::string>;  ///< what a file says beside its tensors
 
 /// Reads F32, F64, BF16, I64, I32, U8, BOOL, and F16 as f32, in the header's order. A file is not
 /// trusted: all it says is checked against its size before anything is allocated for it. Errors
@@ -21,6 +21,7 @@ using Metadata = std::map<std::string, std::string>;
 /// JSON of that form; a repeated name; an unknown dtype; more than 8 dimensions; sizes and offsets
 /// that do not agree.
 TensorDict load_safetensors(const std::string& path);
+/// The strings of a file, from its header alone. Errors: as load_safetensors().
 Metadata load_safetensors_metadata(const std::string& path);
 
 /// Writes f32, f64, bf16, i64, i32, u8 and bool, in the dictionary's order and each tensor in

@@ -10,6 +10,7 @@ namespace quern::nn {
 class Sequential : public Module {
  public:
   Sequential() = default;
+  /// add() of each.
   template <std::derived_from<Module>... M>
   explicit Sequential(M... modules) {
     (add(std::move(modules)), ...);
@@ -29,7 +30,7 @@ class Sequential : public Module {
 
   Tensor forward(const Tensor& x) override;
 
-  size_t size() const { return modules_.size(); }
+  size_t size() const { return modules_.size(); }  ///< how many modules
   /// Error: there is none of that index.
   Module& operator[](size_t i);
 

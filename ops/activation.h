@@ -10,9 +10,9 @@ Tensor activate(const Tensor& x, Activation activation);
 
 Tensor relu(const Tensor& x);     ///< max(x, 0), gradient 0 at 0; NaN stays
 Tensor sigmoid(const Tensor& x);  ///< 1 / (1 + exp(-x))
-Tensor tanh(const Tensor& x);
-Tensor gelu(const Tensor& x);  ///< x·Φ(x) by erf: Hendrycks and Gimpel 2016
-Tensor silu(const Tensor& x);  ///< x·sigmoid(x)
+Tensor tanh(const Tensor& x);     ///< (exp(x) - exp(-x)) / (exp(x) + exp(-x))
+Tensor gelu(const Tensor& x);     ///< x·Φ(x) by erf: Hendrycks and Gimpel 2016
+Tensor silu(const Tensor& x);     ///< x·sigmoid(x)
 
 /// min(max(x, 0), 6), gradient 0 at 0 and 6
 Tensor relu6(const Tensor& x);

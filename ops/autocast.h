@@ -13,7 +13,7 @@ namespace quern {
 /// Turns autocast on (or off) in this thread for a scope.
 class AutocastGuard {
  public:
-  explicit AutocastGuard(bool enabled = true);
+  explicit AutocastGuard(bool enabled = true);  ///< until its end
   ~AutocastGuard();
   AutocastGuard(const AutocastGuard&) = delete;
   AutocastGuard& operator=(const AutocastGuard&) = delete;
@@ -21,8 +21,9 @@ class AutocastGuard {
  private:
   bool before_;
 };
-bool autocast_enabled();
+bool autocast_enabled();  ///< in this thread
 
+/// What ops ask for under autocast.
 namespace autocast {
 /// Under autocast, f32 to bf16 (recorded as a `to`); else `t` itself. The bf16 copy of a leaf that
 /// requires a gradient (a weight) is kept until the leaf's storage changes or dies.

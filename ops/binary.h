@@ -7,11 +7,14 @@
 
 namespace quern {
 
+/// a + b
 Tensor add(const Tensor& a, const Tensor& b);
 Tensor add(const Tensor& a, double b);
+/// a - b
 Tensor sub(const Tensor& a, const Tensor& b);
 Tensor sub(const Tensor& a, double b);
 Tensor sub(double a, const Tensor& b);
+/// a·b
 Tensor mul(const Tensor& a, const Tensor& b);
 Tensor mul(const Tensor& a, double b);
 /// True division: integers give f32.

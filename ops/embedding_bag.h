@@ -4,21 +4,22 @@
 
 namespace quern {
 
+/// What becomes of the rows of a bag.
 enum class BagMode { sum, mean, max };
 
 /// As torch.nn.functional.embedding_bag's; those of EmbeddingOptions mean what they mean there.
 struct EmbeddingBagOptions {
-  BagMode mode = BagMode::mean;
+  BagMode mode = BagMode::mean;  ///< what becomes of a bag
   /// [n], of weight's dtype: what each row is multiplied by before it is added. For sums alone.
   Tensor per_sample_weights = {};
   /// The offsets end with the number of indices, which begins no bag.
   bool include_last_offset = false;
   /// Places of this row count for nothing: they are no part of their bag.
   std::optional<int64_t> padding_idx = {};
-  std::optional<double> max_norm = {};
-  double norm_type = 2;
-  bool scale_grad_by_freq = false;
-  bool sparse = false;
+  std::optional<double> max_norm = {};  ///< as in EmbeddingOptions
+  double norm_type = 2;                 ///< likewise
+  bool scale_grad_by_freq = false;      ///< likewise
+  bool sparse = false;                  ///< likewise
 };
 
 /// y[b, :] = the sum, mean or maximum of weight[indices[i], :] over the i of bag b; zeros for an

@@ -22,6 +22,6 @@ namespace quern {
 /// "highest", BF16 "medium".
 /// Errors: any other value, also in the environment (at first use).
 void set_float32_matmul_precision(std::string_view precision);
-std::string_view get_float32_matmul_precision();
+std::string_view get_float32_matmul_precision();  ///< what was set, or the first value
 
 }  // namespace quern

@@ -7,6 +7,7 @@
 
 namespace quern {
 
+/// What becomes of the losses of rows: their mean, their sum, or each by itself.
 enum class Reduction : uint8_t { mean, sum, none };
 
 /// -weight[t]·input[t] for log-probabilities `input`; 0 where the target t is ignore_index. The

@@ -4,6 +4,7 @@
 
 namespace quern {
 
+/// The largest (or smallest) elements, and where they are.
 struct TopkResult {
   Tensor values;   ///< x's dtype, size k along the dimension; takes the gradient to the places in
                    ///< `indices`

@@ -7,7 +7,7 @@
 
 namespace quern {
 
-Tensor neg(const Tensor& x);
+Tensor neg(const Tensor& x);   ///< -x
 Tensor abs(const Tensor& x);   ///< gradient 0 at 0
 Tensor exp(const Tensor& x);   ///< autocast: f32
 Tensor log(const Tensor& x);   ///< autocast: f32

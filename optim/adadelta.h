@@ -12,11 +12,12 @@
 
 namespace quern::optim {
 
+/// As the formula names them.
 struct AdadeltaOptions {
-  double lr = 1;
-  double rho = 0.9;
-  double eps = 1e-6;
-  double weight_decay = 0;
+  double lr = 1;            ///< the rate
+  double rho = 0.9;         ///< how much of the averages stays
+  double eps = 1e-6;        ///< under the roots, so that the first step moves
+  double weight_decay = 0;  ///< of the parameter, into the gradient
 };
 
 class Adadelta final : public OptimizerOf<AdadeltaOptions> {

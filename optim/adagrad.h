@@ -10,12 +10,13 @@
 
 namespace quern::optim {
 
+/// As the formula names them.
 struct AdagradOptions {
-  double lr = 1e-2;
-  double lr_decay = 0;
-  double weight_decay = 0;
-  double initial_accumulator_value = 0;
-  double eps = 1e-10;
+  double lr = 1e-2;                      ///< the rate
+  double lr_decay = 0;                   ///< how fast the rate falls
+  double weight_decay = 0;               ///< of the parameter, into the gradient
+  double initial_accumulator_value = 0;  ///< what the sum of squares starts as
+  double eps = 1e-10;                    ///< added to the root, so that 0 divides nothing
 };
 
 class Adagrad final : public OptimizerOf<AdagradOptions> {

@@ -11,11 +11,12 @@
 
 namespace quern::optim {
 
+/// As the formula names them.
 struct AdamaxOptions {
-  double lr = 2e-3;
-  double beta1 = 0.9, beta2 = 0.999;
-  double eps = 1e-8;
-  double weight_decay = 0;
+  double lr = 2e-3;                   ///< the rate
+  double beta1 = 0.9, beta2 = 0.999;  ///< of the averages of g and of its size
+  double eps = 1e-8;                  ///< added to |g|, so that 0 divides nothing
+  double weight_decay = 0;            ///< of the parameter, into the gradient
 };
 
 class Adamax final : public OptimizerOf<AdamaxOptions> {

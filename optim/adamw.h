@@ -13,10 +13,12 @@
 
 namespace quern::optim {
 
+/// As the formula names them.
 struct AdamWOptions {
-  double lr = 1e-3;
-  double beta1 = 0.9, beta2 = 0.999;
-  double eps = 1e-8;
+  double lr = 1e-3;                   ///< the rate
+  double beta1 = 0.9, beta2 = 0.999;  ///< of the averages of g and of its square
+  double eps = 1e-8;                  ///< added to the root, so that 0 divides nothing
+  /// Of the parameter, beside the gradient.
   double weight_decay = 1e-2;
   Idle idle = Idle::lazy;  ///< of the rows that a row-sparse gradient does not have
 };

@@ -9,6 +9,7 @@
 
 namespace quern::optim {
 
+/// The averages a of the tensors x of a state_dict().
 class ModelEma {
  public:
   /// Starts from `state`. Error: a decay outside 0..1.

@@ -12,12 +12,13 @@
 
 namespace quern::optim {
 
+/// As the formula names them.
 struct NAdamOptions {
-  double lr = 2e-3;
-  double beta1 = 0.9, beta2 = 0.999;
-  double eps = 1e-8;
-  double weight_decay = 0;
-  double momentum_decay = 4e-3;
+  double lr = 2e-3;                   ///< the rate
+  double beta1 = 0.9, beta2 = 0.999;  ///< of the averages of g and of its square
+  double eps = 1e-8;                  ///< added to the root, so that 0 divides nothing
+  double weight_decay = 0;            ///< of the parameter, into the gradient
+  double momentum_decay = 4e-3;       ///< how fast the momentum of a step grows to beta1
 };
 
 class NAdam final : public OptimizerOf<NAdamOptions> {

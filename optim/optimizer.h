@@ -43,6 +43,7 @@
 #include "quern/tensor/tensor.h"
 #include "quern/tensor/tensor_dict.h"
 
+/// Optimizers, schedules, clipping and averages: torch.optim's names.
 namespace quern::optim {
 
 /// What becomes of the rows that a step's row-sparse gradient does not have.
@@ -59,8 +60,8 @@ using Initial = std::array<double, 2>;
 /// Parameters that share options.
 template <class Options>
 struct Group {
-  Tensors params;
-  Options options;
+  Tensors params;   ///< leaves
+  Options options;  ///< of each of them
 };
 
 class Optimizer {
@@ -91,8 +92,8 @@ class Optimizer {
   /// How many steps have updated it. Error: not a parameter of this optimizer.
   int64_t steps(const Tensor& param) const;
 
-  size_t num_groups() const { return num_groups_; }
-  /// Error: no such group.
+  size_t num_groups() const { return num_groups_; }  ///< counted from 0
+  /// The rate of a group. Error: no such group.
   virtual double lr(size_t group = 0) const = 0;
   /// For all groups, or for one. Error: negative or not finite; no such group.
   void set_lr(double lr);
@@ -110,8 +111,10 @@ class Optimizer {
   void load_state_dict(const TensorDict& dict);
 
  protected:
+  /// A parameter, and what is kept of it.
   struct Slot {
-    Tensor param;
+    Tensor param;  ///< a leaf
+    /// From 0.
     size_t group;
     int64_t steps = 0;     ///< that have updated it
     Initial initial = {};  ///< what the states start as
@@ -136,9 +139,9 @@ class Optimizer {
 
   /// Errors: no such group; a rate that is negative or not finite.
   void check_group(size_t group) const;
-  void check_rate(double lr) const;
+  void check_rate(double lr) const;  ///< likewise
 
-  const std::string_view name_;
+  const std::string_view name_;  ///< for messages
 
  private:
   size_t slot_of(std::string_view call, const Tensor& param) const;
@@ -152,11 +155,13 @@ class Optimizer {
 template <class Options>
 class OptimizerOf : public Optimizer {
  public:
+  /// As Optimizer's.
   double lr(size_t group = 0) const final {
     check_group(group);
     return options_[group].lr;
   }
   using Optimizer::set_lr;
+  /// As Optimizer's.
   void set_lr(double lr, size_t group) final {
     check_group(group);
     check_rate(lr);
@@ -164,13 +169,14 @@ class OptimizerOf : public Optimizer {
   }
 
  protected:
+  /// As Optimizer's.
   OptimizerOf(std::string_view name, std::vector<std::string_view> state_names,
               const std::vector<Group<Options>>& groups)
       : Optimizer(name, std::move(state_names), params_of(groups)) {
     for (const auto& group : groups) options_.push_back(group.options);
   }
 
-  std::vector<Options> options_;  // of each group
+  std::vector<Options> options_;  ///< of each group
 
  private:
   static std::vector<Tensors> params_of(const std::vector<Group<Options>>& groups) {

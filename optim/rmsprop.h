@@ -12,12 +12,13 @@
 
 namespace quern::optim {
 
+/// As the formula names them.
 struct RMSpropOptions {
-  double lr = 1e-2;
-  double alpha = 0.99;
-  double eps = 1e-8;
-  double momentum = 0;
-  double weight_decay = 0;
+  double lr = 1e-2;         ///< the rate
+  double alpha = 0.99;      ///< how much of v stays
+  double eps = 1e-8;        ///< added to the root, so that 0 divides nothing
+  double momentum = 0;      ///< how much of b stays
+  double weight_decay = 0;  ///< of the parameter, into the gradient
 };
 
 class RMSprop final : public OptimizerOf<RMSpropOptions> {

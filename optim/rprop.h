@@ -11,10 +11,11 @@
 
 namespace quern::optim {
 
+/// As the formula names them.
 struct RpropOptions {
-  double lr = 1e-2;  ///< the first step's size
-  double etaminus = 0.5, etaplus = 1.2;
-  double step_min = 1e-6, step_max = 50;
+  double lr = 1e-2;                       ///< the first step's size
+  double etaminus = 0.5, etaplus = 1.2;   ///< what a step shrinks and grows by
+  double step_min = 1e-6, step_max = 50;  ///< what it stays within
 };
 
 class Rprop final : public OptimizerOf<RpropOptions> {

@@ -10,7 +10,7 @@
 
 namespace quern::optim {
 
-using Schedule = std::function<double(int64_t step)>;
+using Schedule = std::function<double(int64_t step)>;  ///< the rate of a step
 
 /// torch's StepLR: lr·gamma^⌊t / step_size⌋. Errors: lr or gamma negative or not finite, step_size
 /// < 1.

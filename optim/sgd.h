@@ -13,11 +13,13 @@
 
 namespace quern::optim {
 
+/// As the formula names them.
 struct SGDOptions {
-  double lr = 1e-3;
-  double momentum = 0;
-  double dampening = 0;
-  double weight_decay = 0;
+  double lr = 1e-3;         ///< the rate
+  double momentum = 0;      ///< how much of b stays
+  double dampening = 0;     ///< what of g does not enter b
+  double weight_decay = 0;  ///< of the parameter, into the gradient
+  /// A step looks ahead by momentum·b.
   bool nesterov = false;
   Idle idle = Idle::lazy;  ///< of the rows that a row-sparse gradient does not have
 };

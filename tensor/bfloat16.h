@@ -6,14 +6,16 @@
 namespace quern {
 
 struct bfloat16 {
-  uint16_t bits = 0;
+  uint16_t bits = 0;  ///< sign, 8 of the exponent, 7 of the fraction
 
   bfloat16() = default;
   /// Rounds to nearest, ties to even; a NaN stays a (quiet) NaN with its sign and upper payload.
   constexpr explicit bfloat16(float value) : bits(round(std::bit_cast<uint32_t>(value))) {}
   constexpr explicit bfloat16(double value) : bfloat16(static_cast<float>(value)) {}
+  /// Exact.
   constexpr operator float() const { return std::bit_cast<float>(uint32_t{bits} << 16); }
 
+  /// The one that is stored so.
   static constexpr bfloat16 from_bits(uint16_t bits) {
     bfloat16 value;
     value.bits = bits;

@@ -16,6 +16,7 @@ class Error : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+/// Throws Error("[op] message").
 [[noreturn]] inline void fail(std::string_view op, std::string_view message) {
   throw Error(fmt::format("[{}] {}", op, message));
 }
@@ -23,7 +24,7 @@ class Error : public std::runtime_error {
 /// As what a message shows a T: as itself, except where a type has another one for it.
 template <class T>
 struct InMessage {
-  using Type = T;
+  using Type = T;  ///< what is formatted
 };
 
 /// Throws Error("[op] message") unless `ok`. Arguments are formatted only then:

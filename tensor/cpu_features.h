@@ -25,7 +25,7 @@ Isa max_isa();
 /// The cap: QUERN_MAX_CPU_ISA at first use, later what was set here.
 /// Error (at first use): a name that is none of this architecture's.
 Isa isa_cap();
-void set_isa_cap(Isa isa);
+void set_isa_cap(Isa isa);  ///< for all threads
 
 /// Does a bf16 instruction multiply faster than an f32 one, on this CPU and under the cap?
 bool has_bf16_arithmetic();
@@ -38,8 +38,8 @@ std::string cpu_name();  ///< the model's brand string
 /// Bytes of a core's data caches and of the third one, which a group of cores shares, for block
 /// sizes: 32 KiB, 1 MiB and 16 MiB where the system does not tell.
 struct CacheSizes {
-  int64_t l1d, l2, l3;
+  int64_t l1d, l2, l3;  ///< bytes
 };
-CacheSizes cache_sizes();
+CacheSizes cache_sizes();  ///< of this machine
 
 }  // namespace quern

@@ -12,16 +12,19 @@
 
 namespace quern {
 
+/// "bool", "u8", "i32", "i64", "bf16", "f32", "f64"
 constexpr std::string_view to_string(DType dtype) {
   constexpr std::string_view names[] = {"bool", "u8", "i32", "i64", "bf16", "f32", "f64"};
   return names[static_cast<size_t>(dtype)];
 }
 
+/// Bytes of an element.
 constexpr int64_t itemsize(DType dtype) {
   constexpr int64_t sizes[] = {1, 1, 4, 8, 2, 4, 8};
   return sizes[static_cast<size_t>(dtype)];
 }
 
+/// bf16, f32 or f64?
 constexpr bool is_floating(DType dtype) { return dtype >= DType::bf16; }
 
 /// The dtype of a binary op's result. DType is ordered so that this is the maximum; an integer with

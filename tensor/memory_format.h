@@ -7,11 +7,13 @@
 
 namespace quern {
 
+/// In which order the elements of a tensor lie.
 enum class MemoryFormat : uint8_t {
   contiguous,     ///< row-major: N, C, H, W (and any other rank)
   channels_last,  ///< N, H, W, C; 4-D only
 };
 
+/// "contiguous", "channels_last"
 constexpr std::string_view to_string(MemoryFormat format) {
   return format == MemoryFormat::contiguous ? "contiguous" : "channels_last";
 }

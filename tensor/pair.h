@@ -8,11 +8,11 @@
 namespace quern {
 
 struct Pair {
-  int64_t h, w;
+  int64_t h, w;  ///< along the height and the width
 
-  constexpr Pair(int64_t both) : h(both), w(both) {}
-  constexpr Pair(int64_t h, int64_t w) : h(h), w(w) {}
-  friend constexpr bool operator==(Pair a, Pair b) = default;
+  constexpr Pair(int64_t both) : h(both), w(both) {}           ///< one number for both
+  constexpr Pair(int64_t h, int64_t w) : h(h), w(w) {}         ///< {height, width}
+  friend constexpr bool operator==(Pair a, Pair b) = default;  ///< both the same?
 };
 
 /// "(3,3)"

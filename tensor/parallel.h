@@ -9,7 +9,7 @@
 
 namespace quern {
 
-int num_threads();
+int num_threads();  ///< that parallel_for() shares its cells among
 /// Not while another thread is inside an op, whose scratch is made for as many as there were
 /// before. Error: less than 1. The default is OpenMP's (OMP_NUM_THREADS, the cpuset, the number of
 /// cores).
@@ -21,15 +21,18 @@ int thread_index();
 /// A borrowed callable, two pointers wide.
 template <class Signature>
 class FunctionRef;
+/// Of a signature R(Args...).
 template <class R, class... Args>
 class FunctionRef<R(Args...)> {
  public:
+  /// Borrows `f`, which must outlive it.
   template <class F>
   requires(!std::is_same_v<std::remove_cvref_t<F>, FunctionRef>) FunctionRef(F&& f)
       : object_(const_cast<void*>(static_cast<const void*>(std::addressof(f)))),
         call_([](void* object, Args... args) -> R {
           return (*static_cast<std::remove_reference_t<F>*>(object))(args...);
         }) {}
+  /// Calls it.
   R operator()(Args... args) const { return call_(object_, args...); }
 
  private:

@@ -18,7 +18,7 @@ class Generator {
  public:
   /// With `stream` as its next one: a generator that goes on from another's state.
   explicit Generator(uint64_t seed = 0, uint64_t stream = 0) : seed_(seed), stream_(stream) {}
-  uint64_t seed() const { return seed_; }
+  uint64_t seed() const { return seed_; }      ///< as it was given
   uint64_t stream() const { return stream_; }  ///< the next one
   /// Threads may ask at once: each gets one of its own, whichever comes first.
   uint64_t next_stream() { return std::atomic_ref(stream_).fetch_add(1); }
@@ -41,8 +41,9 @@ void fill_normal(float* out, int64_t n, uint64_t seed, uint64_t stream);   ///< 
 /// The numbers of a stream, one at a time.
 class RandomStream {
  public:
+  /// From its first number.
   RandomStream(uint64_t seed, uint64_t stream) : seed_(seed), stream_(stream) {}
-  uint32_t word();
+  uint32_t word();                          ///< the next 32 bits
   double uniform(double low, double high);  ///< [low, high): 53 bits, of two words
   int64_t below(int64_t n);                 ///< 0..n-1, of two words; n > 0
 
@@ -51,10 +52,11 @@ class RandomStream {
   std::array<uint32_t, 4> block_{};
 };
 
-// In place, any floating dtype, in logical order whatever the strides. Errors: another dtype;
-// expanded or overlapping elements; high < low or too far from it for f32; std < 0.
-/// Uniform on [low, high), or low where the dtype has no number between them.
+/// Uniform on [low, high), or low where the dtype has no number between them; in place, any floating
+/// dtype, in logical order whatever the strides. Errors: another dtype; expanded or overlapping
+/// elements; high < low or too far from it for f32.
 void uniform_(const Tensor& t, double low, double high, Generator& generator = default_generator());
+/// Normal, likewise. Errors: as uniform_(); std < 0.
 void normal_(const Tensor& t, double mean, double std, Generator& generator = default_generator());
 
 Tensor rand(const Shape& shape, DType dtype = DType::f32);   ///< uniform on [0, 1)

@@ -12,12 +12,16 @@
 
 namespace quern {
 
-inline constexpr int kMaxDims = 8;
+inline constexpr int kMaxDims = 8;  ///< that a tensor may have
 
+/// Up to kMaxDims numbers in place: a vector that allocates nothing. Error of what would make it
+/// longer.
 class Dims {
  public:
   Dims() = default;
+  /// `Dims{16, 64, 56, 56}`
   Dims(std::initializer_list<int64_t> values) : Dims(std::span(values.begin(), values.size())) {}
+  /// A copy of `values`.
   explicit Dims(std::span<const int64_t> values) : size_(static_cast<int>(values.size())) {
     check(values.size() <= kMaxDims, "shape", "dimensions: expected at most {}, got {}", kMaxDims,
           values.size());
@@ -30,29 +34,36 @@ class Dims {
     return dims;
   }
 
-  int size() const { return size_; }
-  bool empty() const { return size_ == 0; }
+  int size() const { return size_; }         ///< how many there are
+  bool empty() const { return size_ == 0; }  ///< as the shape of a single number is
+  /// The i-th, from 0; unchecked.
   int64_t& operator[](int i) { return data_[static_cast<size_t>(i)]; }
   int64_t operator[](int i) const { return data_[static_cast<size_t>(i)]; }
+  /// The first; with end() what algorithms walk.
   int64_t* begin() { return data_.data(); }
-  int64_t* end() { return data_.data() + size_; }
   const int64_t* begin() const { return data_.data(); }
+  /// Beyond the last.
+  int64_t* end() { return data_.data() + size_; }
   const int64_t* end() const { return data_.data() + size_; }
-  int64_t back() const { return (*this)[size_ - 1]; }
+  int64_t back() const { return (*this)[size_ - 1]; }  ///< the last; there is one
 
+  /// Appends. Error: there are kMaxDims already.
   void push_back(int64_t value) {
     check(size_ < kMaxDims, "shape", "dimensions: expected at most {}, got {}", kMaxDims,
           size_ + 1);
     data_[static_cast<size_t>(size_++)] = value;
   }
+  /// Puts `value` before the one at `at`, as push_back().
   void insert(int at, int64_t value) {
     push_back(value);
     std::rotate(begin() + at, end() - 1, end());
   }
+  /// Takes the one at `at` away.
   void erase(int at) {
     std::copy(begin() + at + 1, end(), begin() + at);
     --size_;
   }
+  /// As many, and the same?
   friend bool operator==(const Dims& a, const Dims& b) { return std::ranges::equal(a, b); }
 
  private:

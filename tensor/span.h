@@ -9,6 +9,7 @@
 
 namespace quern {
 
+/// What a span is of.
 enum class SpanKind : uint8_t {
   module,  ///< a call of an nn::Module
   op,      ///< what is asked for: an op, one of its parts, a backward pass
@@ -38,6 +39,7 @@ inline bool watched_by(int who) {
 ///   if (span) span.set(kernel.name, problem.to_string(), "f32:channels_last");
 class Span {
  public:
+  /// Of an op by this name, a literal.
   explicit Span(std::string_view name) : Span(SpanKind::op, name, detail::kRecorder) {}
   /// A call of the module that its parent knows by `name`, dots and all. Where it has none, as the
   /// root: of the `type`, as std::type_info names it; a null one is no module's.
@@ -52,6 +54,7 @@ class Span {
   Span(const Span&) = delete;
   Span& operator=(const Span&) = delete;
 
+  /// Does someone look at it?
   explicit operator bool() const { return watched_ != 0; }
   /// What runs, on what: shown beside the name.
   void set(std::string_view kernel, std::string problem, std::string formats) {
@@ -61,14 +64,15 @@ class Span {
   /// written once. Kernels that save operations, as Winograd's, have those of the definition.
   void set_work(int64_t flop, int64_t bytes) { flop_ = flop, bytes_ = bytes; }
 
-  std::string_view name() const { return name_; }
-  std::string_view kernel() const { return kernel_; }
-  const std::string& problem() const { return problem_; }
-  const std::string& formats() const { return formats_; }
+  std::string_view name() const { return name_; }          ///< of the op
+  std::string_view kernel() const { return kernel_; }      ///< as set(); "" before
+  const std::string& problem() const { return problem_; }  ///< as set(); "" before
+  const std::string& formats() const { return formats_; }  ///< as set(); "" before
   /// The dotted name of the innermost module, such as "layer1.0.conv2".
   std::string_view module() const { return module_; }
 
  protected:
+  /// Opens if one of `watchers` (bits) looks. `suffix`: after the name in the module's.
   Span(SpanKind kind, std::string_view name, int watchers, std::string_view suffix = {},
        std::string_view module = {})
       : name_(name), kind_(kind) {
@@ -138,6 +142,7 @@ class SharedSpan {
 /// Its time is the op's, but the kernel's no more: by kernel, parts have rows of their own.
 class PartSpan {
  public:
+  /// `name`: a literal.
   explicit PartSpan(const char* name) : name_(name) {
     if (of_.on()) begin_ = detail::SharedSpan::now();
   }

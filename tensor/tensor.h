@@ -13,6 +13,8 @@
 #include "quern/tensor/shape.h"
 #include "quern/tensor/storage.h"
 
+/// Tensors, what is known of their gradients, and ops, which are free functions. Layers and networks
+/// are in quern::nn, optimizers in quern::optim.
 namespace quern {
 
 struct RowSparse;
@@ -36,20 +38,23 @@ class Tensor {
   Tensor(std::shared_ptr<Storage> storage, Shape shape, Strides strides, int64_t offset,
          DType dtype);
 
+  /// Has it a shape and elements? A default-constructed one has none.
   bool defined() const { return impl_ != nullptr; }
-  const Shape& shape() const { return impl().shape; }
-  const Strides& strides() const { return dense().strides; }
-  int dim() const { return impl().shape.size(); }
+  const Shape& shape() const { return impl().shape; }         ///< sizes, outermost first
+  const Strides& strides() const { return dense().strides; }  ///< in elements
+  int dim() const { return impl().shape.size(); }             ///< how many dimensions
   /// Size along `d`, which may be negative: size(-1) is the last.
   int64_t size(int64_t d) const;
-  int64_t stride(int64_t d) const;
-  int64_t numel() const { return impl().numel; }
+  int64_t stride(int64_t d) const;                ///< along `d`, likewise
+  int64_t numel() const { return impl().numel; }  ///< how many elements
+  /// Of the first element in the storage, in elements.
   int64_t offset() const { return dense().offset; }
-  DType dtype() const { return impl().dtype; }
+  DType dtype() const { return impl().dtype; }  ///< the type of the elements
   int64_t nbytes() const { return numel() * itemsize(dtype()); }
 
-  /// First element, to read. The typed form checks the type.
+  /// First element, to read.
   const void* data_ptr() const { return out_ptr(); }
+  /// data_ptr() as T. Error: another dtype.
   template <class T>
   const T* data() const {
     return out<T>();
@@ -62,6 +67,7 @@ class Tensor {
     dense().storage->bump_version();
     return out_ptr();
   }
+  /// mutable_data_ptr() as T. Error: another dtype.
   template <class T>
   T* mutable_data() const {
     check_dtype(dtype_of<T>);
@@ -70,6 +76,7 @@ class Tensor {
   /// First element, for an op that fills a tensor it has just made, or that moves the version on
   /// itself when it has written (InPlaceChange).
   void* out_ptr() const { return dense().storage->data() + offset() * itemsize(dtype()); }
+  /// out_ptr() as T. Error: another dtype.
   template <class T>
   T* out() const {
     check_dtype(dtype_of<T>);
@@ -101,9 +108,11 @@ class Tensor {
   /// contiguous.
   MemoryFormat format() const;
 
+  /// Where the elements are, which views share.
   const std::shared_ptr<Storage>& storage() const { return dense().storage; }
-  uint64_t version() const { return dense().storage->version(); }
-  bool exposed() const { return dense().storage->exposed(); }  ///< see Storage
+  uint64_t version() const { return dense().storage->version(); }  ///< see Storage
+  bool exposed() const { return dense().storage->exposed(); }      ///< see Storage
+  /// Are both handles of one tensor? Views of one storage are not.
   bool is_same(const Tensor& other) const { return impl_ == other.impl_; }
   /// "f32 [16,64,56,56] channels_last", or "undefined": what messages say of a tensor.
   std::string describe() const;
@@ -112,20 +121,22 @@ class Tensor {
   /// {.sparse = true}) leaves in grad(). Has a shape and a dtype, and no storage: whatever asks for
   /// strides or elements, each op among them, is an error that names it.
   bool is_sparse() const { return impl().sparse != nullptr; }
-  /// Of a row-sparse one (error: a dense one): which rows it keeps, i64 [n], rising, each once; and
-  /// these rows, [n, ...]. Handles of what it holds itself.
+  /// Of a row-sparse one: which rows it keeps, i64 [n], rising, each once. A handle of what it holds
+  /// itself. Error: a dense one.
   const Tensor& rows() const;
-  const Tensor& values() const;
+  const Tensor& values() const;  ///< these rows, [n, ...], likewise
   /// All rows in memory; a dense tensor itself.
   Tensor to_dense() const;
 
   // Declared here so that loss.backward() reads as people know it; defined in autograd/.
+  /// Does backward() compute a gradient for it, or for what it was made of?
   bool requires_grad() const;
   /// Marks a leaf for differentiation; returns itself. Error: not floating, or not a leaf.
   Tensor& requires_grad_(bool value = true);
-  bool is_leaf() const;
+  bool is_leaf() const;  ///< made by no recorded op
   /// The gradient accumulated by backward(); undefined before.
   Tensor grad() const;
+  /// Puts `grad` in the place of what was accumulated; an undefined one drops it.
   void set_grad(Tensor grad);
   /// The same elements without history.
   Tensor detach() const;
@@ -135,9 +146,11 @@ class Tensor {
   /// Calls `hook` with this tensor's gradient when it is known; a defined result replaces it.
   void register_hook(std::function<Tensor(const Tensor&)> hook) const;
 
-  // For autograd.
+  /// What autograd keeps with it; null: nothing. This and the next two are for autograd.
   AutogradMeta* autograd() const { return impl_ ? impl_->autograd.get() : nullptr; }
+  /// Keeps `meta` with it.
   void set_autograd(std::shared_ptr<AutogradMeta> meta) const { impl_->autograd = std::move(meta); }
+  /// One for all handles of this tensor, by which a table may know whether it is still there.
   std::weak_ptr<const void> identity() const { return impl_; }
 
  private:
@@ -174,45 +187,55 @@ class Tensor {
   std::shared_ptr<Impl> impl_;
 };
 
+/// What a row-sparse tensor keeps: Tensor::rows() and Tensor::values().
 struct RowSparse {
-  Tensor rows, values;
+  Tensor rows, values;  ///< i64 [n] and [n, ...]
 };
 
-using Tensors = std::vector<Tensor>;
+using Tensors = std::vector<Tensor>;  ///< as parameters, or inputs of an op
 
 /// The elements as PyTorch prints them: four digits, one width, scientific where magnitudes differ
 /// much, the first and last three along a dimension of more than 1000 elements in all, lines of 80:
 ///   tensor([[1.0000, 2.0000],
 ///           [3.5000, 4.0000]], requires_grad=True)
-/// An op's output ends in the op's name, grad_fn=<relu>. "undefined" if it is.
+/// An op's output ends in the op's name, `grad_fn=<relu>`. "undefined" if it is.
 std::string to_string(const Tensor& t);
-std::ostream& operator<<(std::ostream& out, const Tensor& t);
+std::ostream& operator<<(std::ostream& out, const Tensor& t);  ///< as to_string()
 
 /// A tensor in a message: "f32 [16,64,56,56]", never its elements.
 struct TensorInMessage {
-  TensorInMessage(const Tensor& tensor) : tensor(tensor) {}
-  const Tensor& tensor;
+  TensorInMessage(const Tensor& tensor) : tensor(tensor) {}  ///< of check(), without being asked
+  const Tensor& tensor;                                      ///< the one that is named
 };
 inline std::string to_string(TensorInMessage t) { return t.tensor.describe(); }
+/// Messages name a tensor by its dtype and shape.
 template <>
 struct InMessage<Tensor> {
-  using Type = TensorInMessage;
+  using Type = TensorInMessage;  ///< what is shown
 };
 
-// Factories. Errors: a negative size, or a size in bytes that does not fit.
+/// @name Factories
+/// Tensors of a shape. Errors: a negative size, or a size in bytes that does not fit.
+/// @{
+
+/// Elements are whatever the memory held.
 Tensor empty(const Shape& shape, DType dtype = DType::f32,
              MemoryFormat format = MemoryFormat::contiguous);
-Tensor empty_like(const Tensor& t);  ///< same shape, dtype and format
-Tensor empty_like(const Tensor& t, DType dtype);
+Tensor empty_like(const Tensor& t);               ///< same shape, dtype and format
+Tensor empty_like(const Tensor& t, DType dtype);  ///< same shape and format
+/// All elements `value`, converted to the dtype.
 Tensor full(const Shape& shape, double value, DType dtype = DType::f32,
             MemoryFormat format = MemoryFormat::contiguous);
+/// All 0.
 Tensor zeros(const Shape& shape, DType dtype = DType::f32,
              MemoryFormat format = MemoryFormat::contiguous);
+/// All 1.
 Tensor ones(const Shape& shape, DType dtype = DType::f32,
             MemoryFormat format = MemoryFormat::contiguous);
-Tensor zeros_like(const Tensor& t);
-Tensor ones_like(const Tensor& t);
+Tensor zeros_like(const Tensor& t);  ///< all 0, in the shape, dtype and format of t
+Tensor ones_like(const Tensor& t);   ///< all 1, likewise
 Tensor arange(int64_t end, DType dtype = DType::i64);  ///< 0, 1, ..., end-1
+/// @}
 
 /// A row-sparse tensor of `size` rows, of which `rows` (i64 [n], rising, each once) are `values` (a
 /// floating [n, ...]) and the others zero; holds both as they are. Error: anything else.
@@ -227,6 +250,8 @@ Tensor from_span(std::span<const T> values, const Shape& shape) {
   std::copy(values.begin(), values.end(), t.out<T>());
   return t;
 }
+/// A contiguous tensor with a copy of `values`; of one dimension where there is no shape. Error: as
+/// many as `shape` says.
 template <class T>
 Tensor from_vector(const std::vector<T>& values, const Shape& shape) {
   return from_span(std::span<const T>(values), shape);

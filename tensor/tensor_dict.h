@@ -13,9 +13,10 @@ namespace quern {
 
 class TensorDict {
  public:
-  using Entry = std::pair<std::string, Tensor>;
+  using Entry = std::pair<std::string, Tensor>;  ///< a name, and what has it
 
   TensorDict() = default;
+  /// insert() of each, with its errors.
   TensorDict(std::initializer_list<Entry> entries);
 
   /// Errors: a name that is taken; an undefined tensor.
@@ -23,14 +24,15 @@ class TensorDict {
 
   /// Null if there is none of that name.
   const Tensor* find(std::string_view name) const;
+  /// Is there one of that name?
   bool contains(std::string_view name) const { return find(name) != nullptr; }
   /// Error: there is none of that name.
   const Tensor& at(std::string_view name) const;
 
-  size_t size() const { return entries_.size(); }
-  bool empty() const { return entries_.empty(); }
-  auto begin() const { return entries_.begin(); }
-  auto end() const { return entries_.end(); }
+  size_t size() const { return entries_.size(); }  ///< how many tensors
+  bool empty() const { return entries_.empty(); }  ///< none at all?
+  auto begin() const { return entries_.begin(); }  ///< of the entries, in the order of insertion
+  auto end() const { return entries_.end(); }      ///< beyond the last entry
 
  private:
   std::vector<Entry> entries_;

@@ -15,23 +15,25 @@
 namespace quern {
 
 /// batch_norm(conv2d(x, weight, {}, stride, padding, 1, groups), running_mean, running_var,
-/// bn_weight, bn_bias, training, momentum, eps), and the activation that follows it
+/// bn_weight, bn_bias, training, momentum, eps), and the activation that follows it.
 struct ConvStage {
-  Tensor weight;  // [O, C/groups, KH, KW]
-  Pair stride = 1, padding = 0;
-  Tensor running_mean, running_var, bn_weight, bn_bias;  // [O], or undefined as batch_norm allows
-  double momentum = 0.1, eps = 1e-5;
-  int64_t groups = 1;
-  Activation activation = Activation::relu;
-  std::string_view module = {};  // by which spans know it, within the module that calls; "": none
+  Tensor weight;                                         ///< [O, C/groups, KH, KW]
+  Pair stride = 1, padding = 0;                          ///< conv2d's
+  Tensor running_mean, running_var, bn_weight, bn_bias;  ///< [O], or undefined as batch_norm allows
+  double momentum = 0.1, eps = 1e-5;                     ///< batch_norm's
+  int64_t groups = 1;                                    ///< conv2d's
+  Activation activation = Activation::relu;              ///< what follows
+  std::string_view module = {};  ///< by which spans know it, within the module that calls; "": none
 };
 
 /// The branch: `stages` one after the other, at least one. The last one's activation is that of the
 /// sum with the shortcut; a projection's is not asked for.
 struct ConvChain {
-  std::span<const ConvStage> stages;
-  enum class Shortcut { none, identity, projection } shortcut = Shortcut::none;
-  ConvStage projection = {};  // with Shortcut::projection only
+  std::span<const ConvStage> stages;  ///< in order
+  /// What is added to the branch: nothing, x, or x through a convolution and its batch norm.
+  enum class Shortcut { none, identity, projection };
+  Shortcut shortcut = Shortcut::none;  ///< which of these
+  ConvStage projection = {};           ///< with Shortcut::projection only
 };
 
 /// activation(branch(x)), or of branch(x) + x, or of branch(x) + projection(x).
