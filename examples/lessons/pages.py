@@ -23,6 +23,10 @@ def all_pages():
     return sorted(HERE.glob("**/*.md"))
 
 
+# `<!-- printed FILE: N -->` begins paragraph N of what a program printed, which is kept in FILE.
+PRINTED = re.compile(r"(<!-- printed (?P<file>[^:\n]+): (?P<paragraph>\d+) -->\n).*?(?=<!-- end -->)", re.S)
+
+
 def cut(source, mark):
     """The lines of a source between `// [mark]` and `// [end]`."""
     found = re.search(rf"^ *// \[{re.escape(mark)}\]\n(.*?)^ *// \[end\]$", source.read_text(), re.M | re.S)
@@ -79,7 +83,11 @@ def filled(page):
             body = f"{headline(measured)}\n\n{table(measured, int(found['first']), int(found['last']))}\n"
         return found[1] + body + "<!-- end -->"
 
-    return BLOCK.sub(fill, page.read_text())
+    def printed(found):
+        paragraphs = (page.parent / found["file"]).read_text().rstrip().split("\n\n")
+        return f"{found[1]}```\n{paragraphs[int(found['paragraph'])]}\n```\n"
+
+    return PRINTED.sub(printed, BLOCK.sub(fill, page.read_text()))
 
 
 def write():

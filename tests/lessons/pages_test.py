@@ -39,6 +39,16 @@ class Pages(unittest.TestCase):
     def test_code_and_tables_are_what_sources_and_measurements_make_of_them(self):
         self.assertEqual(pages.check(), [])
 
+    def test_what_programs_printed_they_print(self):
+        printed = run("build/release/examples/lessons/quern_precision").stdout.split()
+        kept = (LESSONS / "precision/printed.txt").read_text().split()
+        self.assertEqual(len(printed), len(kept))
+        for got, expected in zip(printed, kept):
+            if not re.match(r"-?[\d.]", expected):
+                self.assertEqual(got, expected)
+            elif float(expected) != 0:  # a network's loss, on a CPU that sums in another order
+                self.assertAlmostEqual(float(got) / float(expected), 1, delta=0.1)
+
     def test_a_changed_source_or_page_is_told(self):
         page = LESSONS / "gemm/0_three_loops.md"
         text = page.read_text()
