@@ -11,8 +11,7 @@
 
 #include <algorithm>
 
-#include "quern/ops/kernels/activation.h"
-#include "quern/ops/kernels/conv/strides.h"
+#include "frame.h"
 #include "quern/tensor/divide.h"
 #include "quern/tensor/dtype.h"
 #include "quern/tensor/parallel.h"
@@ -23,94 +22,12 @@ namespace {
 
 using namespace kernels;
 
-/// A tensor [pixels][channels] of a problem, in either format.
-struct Image {
-  Image(MemoryFormat format, int64_t n, int64_t c, int64_t h, int64_t w)
-      : strides(format, c, h, w), pixels(n * h * w), channels(c), height(h), width(w) {}
-  int64_t at(int64_t pixel) const {  // of its channel 0
-    const int64_t area = height * width;
-    return pixel / area * strides.n + pixel / width % height * strides.y +
-           pixel % width * strides.x;
-  }
-  ImageStrides strides;
-  int64_t pixels, channels, height, width;
-};
-
-float item(const void* array, int64_t i, float otherwise) {
-  return array ? static_cast<const float*>(array)[i] : otherwise;
+/// The same tensor with a pixel's channels side by side.
+Image in_rows(const Image& image) {
+  Image rows = image;
+  rows.strides = {MemoryFormat::channels_last, image.channels, image.height, image.width};
+  return rows;
 }
-
-/// From sums [pixels][channels] to what is stored (kernels/epilogue.h), a few channels at a time.
-template <class T>
-void complete(const Image& image, const float* sums, const Epilogue& e, T* out) {
-  using Kind = Epilogue::Kind;
-  constexpr int64_t kChannels = 16;
-  const auto *residual = static_cast<const T*>(e.residual), *x = static_cast<const T*>(e.x);
-  parallel_chunks(image.channels, kChannels, [&](int64_t begin, int64_t end) {
-    double first[kChannels] = {}, second[kChannels] = {};
-    const auto each = [&](auto f) {
-      for (int64_t pixel = 0; pixel < image.pixels; ++pixel)
-        for (int64_t c = begin, at = image.at(pixel); c < end; ++c)
-          f(c, sums[pixel * image.channels + c], at + c * image.strides.c);
-    };
-    if (e.kind == Kind::moments) {
-      each([&](int64_t c, float v, int64_t) { first[c - begin] += static_cast<double>(v); });
-      for (double& sum : first) sum /= static_cast<double>(image.pixels);
-    }
-    each([&](int64_t c, float v, int64_t at) {
-      if (e.kind == Kind::activate) v += item(e.map.shift, c, 0);
-      if (residual) v += static_cast<float>(residual[at]);
-      v = activated(v, e.activation);
-      if (e.kind == Kind::moments) {
-        const double distance = static_cast<double>(v) - first[c - begin];
-        second[c - begin] += distance * distance;
-      }
-      if (e.kind == Kind::gradient) {
-        const float distance = static_cast<float>(x[at]) - item(e.map.center, c, 0);
-        v = through(v, distance * item(e.map.scale, c, 1) + item(e.map.shift, c, 0),
-                    e.map.activation);
-        first[c - begin] += static_cast<double>(v);
-        second[c - begin] += static_cast<double>(v) * static_cast<double>(distance);
-      }
-      out[at] = static_cast<T>(v);
-    });
-    if (!e.first) return;
-    std::copy_n(first, end - begin, static_cast<double*>(e.first) + begin);
-    std::copy_n(second, end - begin, static_cast<double*>(e.second) + begin);
-  });
-}
-
-/// A tensor with channels innermost, as the prologue reads it: itself where it is so already.
-template <class T>
-class Pixels {
- public:
-  Pixels(const Image& image, const T* source, const ChannelMap& map = {})
-      : copied_(image.strides.c != 1 || map.scale),
-        copy_(copied_ ? image.pixels * image.channels * int64_t{sizeof(T)} : 0),
-        data_(copied_ ? copy_.as<T>() : source) {
-    if (!copied_) return;
-    T* const copy = copy_.as<T>();
-    parallel_chunks(image.pixels, 64, [&](int64_t begin, int64_t end) {
-      for (int64_t pixel = begin; pixel < end; ++pixel) {
-        for (int64_t c = 0; c < image.channels; ++c) {
-          T v = source[image.at(pixel) + c * image.strides.c];
-          if (map.scale) {
-            const float distance = static_cast<float>(v) - item(map.center, c, 0);
-            v = static_cast<T>(activated(distance * item(map.scale, c, 1) + item(map.shift, c, 0),
-                                         map.activation));
-          }
-          copy[pixel * image.channels + c] = v;
-        }
-      }
-    });
-  }
-  const T* data() const { return data_; }
-
- private:
-  bool copied_;
-  Workspace copy_;
-  const T* data_;
-};
 
 template <class T>
 class Im2colPlan final : public ConvPlan {
@@ -238,17 +155,18 @@ class Im2colPlan final : public ConvPlan {
   void compute(const void* from, const void* with, void* to, const Epilogue& epilogue,
                const ChannelMap& prologue) const override {
     const Image x = x_image(), y = y_image();
+    const Image pixels_of_x = in_rows(x), pixels_of_y = in_rows(y);
     const auto *source = static_cast<const T*>(from), *other = static_cast<const T*>(with);
     if (pass == ConvPass::wgrad)
-      return wgrad(Pixels<T>(x, source, prologue).data(), Pixels<T>(y, other).data(),
-                   static_cast<float*>(to));
+      return wgrad(Arranged<T>(x, pixels_of_x, source, prologue).data(),
+                   Arranged<T>(y, pixels_of_y, other).data(), static_cast<float*>(to));
     const Image& out = pass == ConvPass::forward ? y : x;
     const Workspace sums(out.pixels * out.channels * int64_t{sizeof(float)});
     std::fill_n(sums.as<float>(), out.pixels * out.channels, 0.0f);
     if (pass == ConvPass::forward)
-      forward(Pixels<T>(x, source, prologue).data(), other, sums.as<float>());
-    else dgrad(Pixels<T>(y, source).data(), other, sums.as<float>());
-    complete(out, sums.as<float>(), epilogue, static_cast<T*>(to));
+      forward(Arranged<T>(x, pixels_of_x, source, prologue).data(), other, sums.as<float>());
+    else dgrad(Arranged<T>(y, pixels_of_y, source).data(), other, sums.as<float>());
+    complete(out, in_rows(out), sums.as<float>(), epilogue, static_cast<T*>(to));
   }
 
   Gemm<T>* const gemm_;

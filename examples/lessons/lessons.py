@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Times the steps of the lessons: a product of matrices by each, and ResNet-50 trained with it.
+"""Times the steps of the lessons: a product of matrices or a convolution by each, and ResNet-50 trained with it.
 
     ./dev lessons                    all steps: GFLOP/s, share of the peak, factor over the step before, images/s
-    ./dev lessons 4                  one, and what came before it
+    ./dev lessons 4                  one of GEMM, and what came before it
+    ./dev lessons conv conv4         all of convolution, and one
     ./dev lessons --chart FILE.svg   and a picture (.svg, .png; Debian: python3-matplotlib)
     ./dev lessons --json FILE        and all figures
-    ./dev lessons --keep             writes measured.json here, and the tables of the pages
+    ./dev lessons --keep             writes measured.json here, and the tables of the pages; conv --keep: those of convolution
 
 The peak is what this machine's fastest multiplications reach, measured first. A row with threads has the peak of as many.
 """
@@ -13,6 +14,7 @@ The peak is what this machine's fastest multiplications reach, measured first. A
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -22,65 +24,107 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 import pages  # noqa: E402
 
-NETWORK = ["--channels-last", "--image-size", "64", "-b", "4", "--steps", "2"]
+STEPS = {"gemm": 9, "conv": 8}  # the last of each
+NETWORK = ["--channels-last", "--image-size", "64", "-b", "4"]
 
 
 def step(text):
-    if text not in map(str, range(10)):
-        raise argparse.ArgumentTypeError(f"expected a step, 0 to 9, got {text!r}")
-    return int(text)
+    """("gemm", 4), ("conv", 4), ("conv", None): all"""
+    found = re.fullmatch(r"(conv)?(\d|(?<=conv))", text)
+    ladder, number = (found[1] or "gemm", found[2]) if found else (None, "")
+    if ladder is None or (number and int(number) > STEPS[ladder]):
+        raise argparse.ArgumentTypeError(f"expected a step, 0 to 9, conv0 to conv8, or conv, got {text!r}")
+    return ladder, int(number) if number else None
 
 
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("steps", type=step, nargs="*", metavar="N", help="only these, and those before them")
+    parser.add_argument("steps", type=step, nargs="*", metavar="N", help="only these (4: of GEMM, conv4: of convolution), and those before them")
     parser.add_argument("--programs", type=Path, default=HERE.parents[1] / "build/release/examples", metavar="DIR",
                         help="where lessons/quern_lessons and resnet50/resnet50 were built")  # fmt: skip
     parser.add_argument("--size", type=int, nargs=3, default=[512, 2048, 2048], metavar=("M", "N", "K"))
+    parser.add_argument("--layer", type=int, nargs=3, default=[4, 256, 14], metavar=("IMAGES", "CHANNELS", "SIZE"))
     parser.add_argument("--rounds", type=int, default=5, metavar="R", help="how often the steps take turns; medians count [5]")
     parser.add_argument("--no-network", action="store_true", help="only the product")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--chart", type=Path, metavar="FILE")
     parser.add_argument("--keep", action="store_true")
     options = parser.parse_args()
-    if options.keep and (options.steps or options.no_network):
+    if options.chart and not wanted(options, "gemm"):
+        parser.error("--chart: expected steps of GEMM, which it draws")
+    if options.keep and (options.no_network or any(n is not None for _, n in options.steps)):
         parser.error("--keep: expected all steps, with the network")
     return options
 
 
-def measure_products(options):
-    steps = {n for asked in options.steps for n in (asked - 1, asked) if n >= 0}
-    command = [options.programs / "lessons/quern_lessons", "--size", *map(str, options.size), "--rounds", str(options.rounds)]
-    for n in sorted(steps):
+def wanted(options, ladder):
+    """The steps of it that were asked for, and the one before each."""
+    every = set(range(STEPS[ladder] + 1))
+    if not options.steps:
+        return every
+    asked = [n for which, n in options.steps if which == ladder]
+    return every if None in asked else {n for last in asked for n in (last - 1, last) if n >= 0}
+
+
+def measure(options, ladder, program, sizes):
+    command = [options.programs / "lessons" / program, *map(str, sizes), "--rounds", str(options.rounds)]
+    for n in sorted(wanted(options, ladder)):
         command += ["--step", str(n)]
     return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
 
 
-def images_per_second(options, row):
-    """Of the second step of training; the first one allocates memory."""
+def images_per_second(options, name, threads, amp=False, steps=2):
+    """Of the fastest step of training but the first, which allocates memory."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "train.json"
-        command = [options.programs / "resnet50/resnet50", "train", *NETWORK, "--json", report]
-        command += ["--threads", str(row["threads"])] + ["--amp"] * (row["dtype"] == "bf16")
-        environment = os.environ | {"QUERN_KERNEL": row["name"]}
+        command = [options.programs / "resnet50/resnet50", "train", *NETWORK, "--steps", str(steps), "--json", report]
+        command += ["--threads", str(threads)] + ["--amp"] * amp
+        environment = os.environ | {"QUERN_KERNEL": name}
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment)
         train = json.loads(report.read_text())
-    return 1000 * train["batch_size"] / train["step_ms"][-1]
+    return 1000 * train["batch_size"] / min(train["step_ms"][1:])
+
+
+def progress(name):
+    print(f"training ResNet-50 with {name or 'the library'} …".ljust(60), end="\r", file=sys.stderr)
+
+
+def print_missing(measured):
+    for missing in measured["missing"]:
+        print(f"step {missing['step']}, {missing['title']}: left out: {missing['reason']}")
+
+
+def lesson_on_gemm(options):
+    measured = measure(options, "gemm", "quern_lessons", ["--size", *options.size])
+    for row in measured["rows"]:
+        if not options.no_network:
+            progress(row["name"])
+            row["images_per_second"] = images_per_second(options, row["name"], row["threads"], row["dtype"] == "bf16")
+    print(f"{'':60}", end="\r", file=sys.stderr)
+    print(f"{pages.headline(measured)}\n\n{pages.table(measured)}")
+    print_missing(measured)
+    return measured
+
+
+def lesson_on_convolution(options):
+    measured = measure(options, "conv", "quern_conv_lessons", ["--layer", *options.layer])
+    measured["network"] = {}
+    for row in measured["rows"]:
+        if row["pass"] == "forward" and not options.no_network:
+            progress(row["name"])
+            steps = 2 if row["seconds"] > 0.2 else 5
+            measured["network"][row["name"]] = images_per_second(options, row["name"], row["threads"], steps=steps)
+    print(f"{'':60}", end="\r", file=sys.stderr)
+    print(f"\n{pages.conv_headline(measured)}\n\n{pages.conv_table(measured)}")
+    print_missing(measured)
+    return measured
 
 
 def main():
     options = parse_arguments()
-    measured = measure_products(options)
-    for row in measured["rows"]:
-        if not options.no_network:
-            print(f"training ResNet-50 with {row['name']}, {row['dtype']} …", end="\r", file=sys.stderr)
-            row["images_per_second"] = images_per_second(options, row)
-    print(" " * 60, end="\r", file=sys.stderr)
-    print(pages.headline(measured))
-    print()
-    print(pages.table(measured))
-    for missing in measured["missing"]:
-        print(f"step {missing['step']}, {missing['title']}: left out: {missing['reason']}")
+    measured = lesson_on_gemm(options) if wanted(options, "gemm") else {}
+    if wanted(options, "conv"):
+        measured["conv"] = lesson_on_convolution(options)
     if options.json:
         options.json.write_text(json.dumps(measured, indent=2) + "\n")
     if options.chart:
@@ -88,7 +132,8 @@ def main():
 
         chart.draw(measured, options.chart)
     if options.keep:
-        pages.MEASURED.write_text(json.dumps(measured, indent=2) + "\n")
+        kept = json.loads(pages.MEASURED.read_text()) | measured
+        pages.MEASURED.write_text(json.dumps(kept, indent=2) + "\n")
         pages.write()
 
 

@@ -5,13 +5,11 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <vector>
 
-#include "clock.h"
 #include "ladder.h"
 #include "peaks.h"
 #include "quern/tensor/check.h"
@@ -19,6 +17,7 @@
 #include "quern/tensor/dtype.h"
 #include "quern/tensor/parallel.h"
 #include "quern/tensor/storage.h"
+#include "timing.h"
 
 using namespace quern;
 using namespace quern::lessons;
@@ -69,26 +68,6 @@ class Operands {
   Workspace a_, b_, c_;
 };
 
-/// The median of as many runs as a fifth of a second has, two at least; of a first one that takes
-/// longer than that, itself.
-template <class F>
-double median_seconds(F f) {
-  std::vector<double> seconds{bench::seconds_of(f)};
-  if (seconds[0] > 0.2) return seconds[0];
-  seconds.clear();  // the first one also fetched memory
-  for (double all = 0; all < 0.2 || seconds.size() < 2; all += seconds.back())
-    seconds.push_back(bench::seconds_of(f));
-  std::ranges::sort(seconds);
-  return seconds[seconds.size() / 2];
-}
-
-/// A row of the table, and how to time it once more.
-struct Row {
-  nlohmann::json json;
-  std::function<double()> seconds;
-  std::vector<double> rounds = {};
-};
-
 template <class T>
 Row row_of(int64_t step, Gemm<T>* gemm, Size size, const bench::PeaksByThreads& peaks) {
   const GemmLesson& lesson = kGemmLessons[step];
@@ -102,25 +81,11 @@ Row row_of(int64_t step, Gemm<T>* gemm, Size size, const bench::PeaksByThreads& 
            {"threads", threads},
            {"peak_gflops", peaks.at(threads).gflops(dtype_of<T>)},
            {"emulated", lesson.bf16 == amx_tiles && !has_amx()}},
+          2 * static_cast<double>(size.m * size.n * size.k),
           [=] {
             set_num_threads(threads);
             return median_seconds([&] { operands->multiply(gemm); });
           }};
-}
-
-/// Rows take turns, so that what disturbs the machine for a while disturbs them all. Of a row that
-/// takes long, one round is enough.
-void time_rows(std::vector<Row>& rows, Size size, int rounds) {
-  constexpr double kLong = 1;  // seconds
-  for (int round = 0; round < rounds; ++round)
-    for (Row& row : rows)
-      if (round == 0 || row.rounds[0] < kLong) row.rounds.push_back(row.seconds());
-  for (Row& row : rows) {
-    std::ranges::sort(row.rounds);
-    const double seconds = row.rounds[row.rounds.size() / 2];
-    row.json["seconds"] = seconds;
-    row.json["gflops"] = 2e-9 * static_cast<double>(size.m * size.n * size.k) / seconds;
-  }
 }
 
 }  // namespace
@@ -158,7 +123,7 @@ int main(int argc, char** argv) {
         else rows.push_back(row_of(step, lesson.bf16, size, peaks));
       }
     }
-    time_rows(rows, size, rounds);
+    time_rows(rows, rounds);
     nlohmann::json all{
         {"cpu", cpu_name()}, {"isa", to_string(max_isa())},     {"m", size.m},       {"n", size.n},
         {"k", size.k},       {"rows", nlohmann::json::array()}, {"missing", missing}};

@@ -5,7 +5,7 @@
     pages.py --check    tells where a page differs from that, status 1
 
 In a page, `<!-- cut FILE: MARK -->` begins what stands in FILE between `// [MARK]` and `// [end]`, `<!-- table FIRST LAST -->`
-the measured rows of these steps, and `<!-- end -->` ends either.
+the measured rows of these steps of GEMM, `<!-- conv FIRST LAST -->` of convolution, and `<!-- end -->` ends any of them.
 """
 
 import json
@@ -16,7 +16,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 MEASURED = HERE / "measured.json"
-BLOCK = re.compile(r"(<!-- (?:cut (?P<file>[^:\n]+): (?P<mark>[^\n]+?)|table (?P<first>\d+) (?P<last>\d+)) -->\n)(?P<body>.*?)(<!-- end -->)", re.S)
+BLOCK = re.compile(r"(<!-- (?:cut (?P<file>[^:\n]+): (?P<mark>[^\n]+?)|(?P<ladder>table|conv) (?P<first>\d+) (?P<last>\d+)) -->\n)(?P<body>.*?)(<!-- end -->)", re.S)
 
 
 def all_pages():
@@ -72,6 +72,40 @@ def table(measured, first=0, last=99):
     return "\n".join(lines)
 
 
+def conv_headline(conv):
+    return (f"{conv['cpu']}, up to {conv['isa']}, one thread, f32; 3×3 filters, {conv['channels']} channels, "
+            f"{conv['images']} images of {conv['size']}×{conv['size']}; ResNet-50 trained on 4 images of 64×64.")  # fmt: skip
+
+
+def conv_factor(rows, row):
+    """Of a pass, over the step before that was measured."""
+    before = [r for r in rows if r["step"] < row["step"] and r["pass"] == row["pass"]]
+    return row["gflops"] / before[-1]["gflops"] if before else None
+
+
+def conv_table(conv, first=0, last=99):
+    """A row a step; its factor is that of the pass that it is about."""
+    lines = ["| step | forward, GFLOP/s | of the peak | dgrad, stride 2 | wgrad | over the step before | ResNet-50, images/s |",
+             "|---|---|---|---|---|---|---|"]  # fmt: skip
+    for step in sorted({row["step"] for row in conv["rows"]}):
+        if not first <= step <= last:
+            continue
+        passes = {row["pass"]: row for row in conv["rows"] if row["step"] == step}
+        about = next(row for row in passes.values() if row["about"])
+        times = conv_factor(conv["rows"], about)
+        images = conv.get("network", {}).get(about["name"])
+        gflops = [f"{passes[p]['gflops']:.{1 if passes[p]['gflops'] < 10 else 0}f}" for p in ("forward", "dgrad", "wgrad")]
+        lines.append("| " + " | ".join([
+            f"{step} {about['title']}",
+            gflops[0],
+            f"{100 * passes['forward']['gflops'] / about['peak_gflops']:.1f}%",
+            *gflops[1:],
+            "" if times is None else f"{times:.2f}×" if times < 10 else f"{times:.0f}×",
+            "" if images is None else f"{images:.2f}" if images < 10 else f"{images:.0f}",
+        ]) + " |")  # fmt: skip
+    return "\n".join(lines)
+
+
 def filled(page):
     """The page with its code and tables as they are to be."""
 
@@ -80,7 +114,11 @@ def filled(page):
             body = f"```cpp\n{cut(page.parent / found['file'], found['mark'])}\n```\n"
         else:
             measured = json.loads(MEASURED.read_text())
-            body = f"{headline(measured)}\n\n{table(measured, int(found['first']), int(found['last']))}\n"
+            steps = int(found["first"]), int(found["last"])
+            if found["ladder"] == "conv":
+                body = f"{conv_headline(measured['conv'])}\n\n{conv_table(measured['conv'], *steps)}\n"
+            else:
+                body = f"{headline(measured)}\n\n{table(measured, *steps)}\n"
         return found[1] + body + "<!-- end -->"
 
     def printed(found):

@@ -2,8 +2,10 @@
 // blocks, tiles and pairs end.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <vector>
 
+#include "conv/ladder.h"
 #include "emulated_cpu.h"
 #include "gemm/loops.h"
 #include "kernels/gemm_oracle.h"
@@ -117,11 +119,13 @@ TEST_CASE("Products on threads have the same bits with 1, 2 and 3") {
 
 TEST_CASE("The table of convolutions ends with the lessons, whose names are all different") {
   const auto all = kernels::table<kernels::ConvKernel>();
-  const auto added = lesson_kernels();
-  REQUIRE(all.size() > added.size());
-  CHECK(std::string(all[all.size() - added.size() - 1]->name) == "reference");
-  for (size_t i = 0; i < added.size(); ++i) {
-    CHECK(all[all.size() - added.size() + i] == &added[i]);
-    CHECK(&kernels::conv_kernel(added[i].name) == &added[i]);
+  const auto reference = std::ranges::find(all, &kernels::conv_kernel("reference"));
+  const std::vector<const kernels::ConvKernel*> last(reference + 1, all.end());
+  CHECK(last.size() == lesson_kernels().size() + conv_lesson_kernels().size());
+  for (const auto added : {lesson_kernels(), conv_lesson_kernels()}) {
+    for (const kernels::ConvKernel& kernel : added) {
+      CHECK(std::ranges::count(last, &kernel) == 1);
+      CHECK(&kernels::conv_kernel(kernel.name) == &kernel);
+    }
   }
 }

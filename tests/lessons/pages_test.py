@@ -31,7 +31,7 @@ def run(command):
     if PYTHON is None:
         command = re.sub(r"--chart \S+", "", command)
     lessons = f"{PYTHON or sys.executable} {LESSONS}/lessons.py --programs {BUILD}/examples"
-    command = command.replace("build/release", str(BUILD)).replace("./dev lessons", f"{lessons} --size 40 50 60 --rounds 1 --no-network")
+    command = command.replace("build/release", str(BUILD)).replace("./dev lessons", f"{lessons} --size 40 50 60 --layer 1 32 8 --rounds 1 --no-network")
     return subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, executable="/bin/bash")
 
 
@@ -83,7 +83,7 @@ class Pages(unittest.TestCase):
 
     def test_a_step_that_is_asked_for_runs_the_network(self):
         losses = {}
-        for name in ["", "lesson_gemm_1", "lesson_gemm_4", "lesson_gemm_8"]:
+        for name in ["", "lesson_gemm_1", "lesson_gemm_4", "lesson_gemm_8", "lesson_conv_1", "lesson_conv_4", "lesson_conv_7"]:
             with tempfile.TemporaryDirectory() as folder:
                 report = Path(folder) / "train.json"
                 program = f"build/release/examples/resnet50/resnet50 train --arch resnet18 --image-size 64 -b 2 --steps 2 --json {report}"
@@ -107,8 +107,23 @@ class Pages(unittest.TestCase):
             measured = json.loads((Path(folder) / "lessons.json").read_text())
         self.assertEqual([row["step"] for row in measured["rows"]], [0, 1])
         self.assertIn("| 1 loop order | f32 | 1 |", done.stdout)
-        self.assertIn("expected a step, 0 to 9, got '10'", run("./dev lessons 10").stderr)
+        self.assertIn("expected a step, 0 to 9, conv0 to conv8, or conv, got '10'", run("./dev lessons 10").stderr)
+        self.assertIn("got 'conv9'", run("./dev lessons conv9").stderr)
         self.assertIn("expected all steps", run("./dev lessons --keep").stderr)
+
+    def test_lessons_times_all_passes_of_a_convolution(self):
+        with tempfile.TemporaryDirectory() as folder:
+            done = run(f"./dev lessons conv --json {folder}/lessons.json")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            conv = json.loads((Path(folder) / "lessons.json").read_text())["conv"]
+        self.assertIn("| 4 batch-reduce GEMM |", done.stdout)
+        self.assertEqual([(row["step"], row["pass"]) for row in conv["rows"]],
+                         [(step, way) for step in range(9) for way in ("forward", "dgrad", "wgrad")])  # fmt: skip
+        about = [row for row in conv["rows"] if row["about"]]
+        self.assertEqual([row["pass"] for row in about], ["forward"] * 5 + ["dgrad", "wgrad", "forward", "forward"])
+        before = next(row for row in conv["rows"] if row["step"] == 4 and row["pass"] == "dgrad")
+        self.assertEqual(pages.conv_factor(conv["rows"], about[5]), about[5]["gflops"] / before["gflops"])
+        self.assertIsNone(pages.conv_factor(conv["rows"], about[0]))
 
     def test_factors_are_over_the_step_before_in_the_same_precision(self):
         def row(step, dtype, gflops, emulated=False):

@@ -1,0 +1,48 @@
+// How the steps of the lessons are timed.
+#pragma once
+#include <algorithm>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "clock.h"
+
+namespace quern::lessons {
+
+/// The median of as many runs as a fifth of a second has, two at least; of a first one that takes
+/// longer than that, itself.
+template <class F>
+double median_seconds(F f) {
+  std::vector<double> seconds{bench::seconds_of(f)};
+  if (seconds[0] > 0.2) return seconds[0];
+  seconds.clear();  // the first one also fetched memory
+  for (double all = 0; all < 0.2 || seconds.size() < 2; all += seconds.back())
+    seconds.push_back(bench::seconds_of(f));
+  std::ranges::sort(seconds);
+  return seconds[seconds.size() / 2];
+}
+
+/// A row of the table, and how to time it once more.
+struct Row {
+  nlohmann::json json;
+  double flop;
+  std::function<double()> seconds;
+  std::vector<double> rounds = {};
+};
+
+/// Rows take turns, so that what disturbs the machine for a while disturbs them all. Of a row that
+/// takes long, one round is enough.
+inline void time_rows(std::vector<Row>& rows, int rounds) {
+  constexpr double kLong = 1;  // seconds
+  for (int round = 0; round < rounds; ++round)
+    for (Row& row : rows)
+      if (round == 0 || row.rounds[0] < kLong) row.rounds.push_back(row.seconds());
+  for (Row& row : rows) {
+    std::ranges::sort(row.rounds);
+    const double seconds = row.rounds[row.rounds.size() / 2];
+    row.json["seconds"] = seconds;
+    row.json["gflops"] = 1e-9 * row.flop / seconds;
+  }
+}
+
+}  // namespace quern::lessons
