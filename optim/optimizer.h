@@ -19,8 +19,6 @@
 //   optimizer.catch_up(words.weight, indices);  // before words(indices)
 //   optimizer.catch_up();                       // all rows: before evaluation, and state_dict()
 //
-// (Until then it keeps what each step was, some 70 bytes.)
-//
 // Adagrad, Adadelta and Rprop without weight decay leave the weights of idle rows alone themselves.
 // The others' idle rows are left as they are: Adam's weight_decay, for one, changes v by what the
 // weight then is, step by step.

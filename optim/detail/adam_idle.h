@@ -67,13 +67,4 @@ class AdamIdle final : public IdleRows {
   Products<double> decays_;
 };
 
-/// Errors of Idle::catch_up for these betas.
-inline void check_catches_up(std::string_view name, double beta1, double beta2) {
-  check(
-      beta1 * beta1 < beta2, name,
-      "idle: expected beta1 less than the root of beta2 with Idle::catch_up, got {}, {}: idle rows "
-      "would not come to rest",
-      beta1, beta2);
-}
-
 }  // namespace quern::optim
