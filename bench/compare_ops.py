@@ -17,30 +17,11 @@ import json
 import math
 import re
 import statistics
-import subprocess
 import sys
 from pathlib import Path
 
 from compare import machine, ops
-from compare.engines import environment, tcmalloc
-
-
-class Engine:
-    """A process that answers a line of JSON with a number."""
-
-    def __init__(self, command, env):
-        self.process = subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-    def read(self):
-        line = self.process.stdout.readline().strip()
-        if not line:
-            sys.exit(f"compare_ops: {self.process.args[0]} ended")
-        return line
-
-    def ask(self, **question):
-        self.process.stdin.write(json.dumps(question) + "\n")
-        self.process.stdin.flush()
-        return float(self.read())
+from compare.engines import Engine, environment, tcmalloc
 
 
 def parse_arguments():

@@ -155,3 +155,25 @@ class Quern:
         info = json.loads(data[8:start])["logits"]
         begin = start + info["data_offsets"][0]
         return list(array.array("f", data[begin : begin + 4 * info["shape"][1]]))
+
+
+class Engine:
+    """A process that answers a line of JSON with a number."""
+
+    def __init__(self, command, env):
+        self.process = subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def read(self):
+        line = self.process.stdout.readline().strip()
+        if not line:
+            raise SystemExit(f"{self.process.args[0]} ended")
+        return line
+
+    def ask(self, **question):
+        self.process.stdin.write(json.dumps(question) + "\n")
+        self.process.stdin.flush()
+        return float(self.read())
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait()

@@ -6,37 +6,14 @@ import json
 import math
 import os
 import statistics
-import subprocess
 
 from . import machine, ops
-from .engines import environment, tcmalloc
+from .engines import Engine, environment, tcmalloc
 
 ROWS, WIDTH, TABLE = 131072, 128, 1_000_000
 NAMES = ("gather_rows", "scatter_rows", "scatter_add_rows")
 TRAIN, LOOKUPS = "train_rows", 65536
 PASSES = {"copy": 2, "gather_rows": 2, "scatter_rows": 2, "scatter_add_rows": 3}  # reads and writes of so many rows
-
-
-class Engine:
-    """A process that answers a line of JSON with a number."""
-
-    def __init__(self, command, env):
-        self.process = subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-    def read(self):
-        return self.process.stdout.readline().strip()
-
-    def ask(self, **question):
-        self.process.stdin.write(json.dumps(question) + "\n")
-        self.process.stdin.flush()
-        answer = self.read()
-        if not answer:
-            raise SystemExit(f"compare_pytorch: {self.process.args[0]} ended")
-        return float(answer)
-
-    def close(self):
-        self.process.stdin.close()
-        self.process.wait()
 
 
 def job(name):
