@@ -10,8 +10,8 @@
 #include <map>
 #include <vector>
 
-#include "../clock.h"
 #include "../conv_bench.h"
+#include "clock.h"
 #include "copies.h"
 #include "cycles.h"
 #include "quern/tensor/check.h"

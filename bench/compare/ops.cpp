@@ -16,7 +16,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "bench/clock.h"
+#include "bench/peaks/clock.h"
 #include "quern/autograd/grad_mode.h"
 #include "quern/quern.h"
 #include "quern/tensor/raw.h"
