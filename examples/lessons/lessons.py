@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Times the steps of the lessons: a product of matrices or a convolution by each, and ResNet-50 trained with it.
+"""Times the steps of the lessons: a product of matrices or a convolution by each, and ResNet-50 trained with it; a training step.
 
     ./dev lessons                    all steps: GFLOP/s, share of the peak, factor over the step before, images/s
     ./dev lessons 4                  one of GEMM, and what came before it
     ./dev lessons conv conv4         all of convolution, and one
+    ./dev lessons step               what a training step moves, keeps and takes, by the steps of its lesson
     ./dev lessons --chart FILE.svg   and a picture (.svg, .png; Debian: python3-matplotlib)
-    ./dev lessons --json FILE        and all figures
-    ./dev lessons --keep             writes measured.json here, and the tables of the pages; conv --keep: those of convolution
+    ./dev lessons --json FILE        and all figures of these two ladders
+    ./dev lessons --keep             writes them and what the step printed here, and into the pages; conv --keep: only convolution's
 
 The peak is what this machine's fastest multiplications reach, measured first. A row with threads has the peak of as many.
 """
@@ -24,16 +25,16 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 import pages  # noqa: E402
 
-STEPS = {"gemm": 9, "conv": 8}  # the last of each
+STEPS = {"gemm": 9, "conv": 8, "step": 0}  # the last of each; those of the training step are measured at once
 NETWORK = ["--channels-last", "--image-size", "64", "-b", "4"]
 
 
 def step(text):
-    """("gemm", 4), ("conv", 4), ("conv", None): all"""
-    found = re.fullmatch(r"(conv)?(\d|(?<=conv))", text)
-    ladder, number = (found[1] or "gemm", found[2]) if found else (None, "")
+    """("gemm", 4), ("conv", 4), ("conv", None): all, ("step", None)"""
+    found = re.fullmatch(r"(conv)?(\d|(?<=conv))|(step)", text)
+    ladder, number = (found[1] or found[3] or "gemm", found[2]) if found else (None, "")
     if ladder is None or (number and int(number) > STEPS[ladder]):
-        raise argparse.ArgumentTypeError(f"expected a step, 0 to 9, conv0 to conv8, or conv, got {text!r}")
+        raise argparse.ArgumentTypeError(f"expected a step, 0 to 9, conv0 to conv8, conv or step, got {text!r}")
     return ladder, int(number) if number else None
 
 
@@ -44,6 +45,7 @@ def parse_arguments():
                         help="where lessons/quern_lessons and resnet50/resnet50 were built")  # fmt: skip
     parser.add_argument("--size", type=int, nargs=3, default=[512, 2048, 2048], metavar=("M", "N", "K"))
     parser.add_argument("--layer", type=int, nargs=3, default=[4, 256, 14], metavar=("IMAGES", "CHANNELS", "SIZE"))
+    parser.add_argument("--images", type=int, default=64, metavar="N", help="of a training step [64]")
     parser.add_argument("--rounds", type=int, default=5, metavar="R", help="how often the steps take turns; medians count [5]")
     parser.add_argument("--no-network", action="store_true", help="only the product")
     parser.add_argument("--json", type=Path, metavar="FILE")
@@ -120,11 +122,20 @@ def lesson_on_convolution(options):
     return measured
 
 
+def lesson_on_the_step(options):
+    """What it printed; times of two rows are near each other, and take many rounds."""
+    command = [options.programs / "lessons/quern_step", "--images", str(options.images), "--rounds", str(3 * options.rounds)]
+    printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    print(f"\nA training step on {options.images} images\n\n{printed}", end="")
+    return printed
+
+
 def main():
     options = parse_arguments()
     measured = lesson_on_gemm(options) if wanted(options, "gemm") else {}
     if wanted(options, "conv"):
         measured["conv"] = lesson_on_convolution(options)
+    printed = lesson_on_the_step(options) if wanted(options, "step") else None
     if options.json:
         options.json.write_text(json.dumps(measured, indent=2) + "\n")
     if options.chart:
@@ -134,6 +145,8 @@ def main():
     if options.keep:
         kept = json.loads(pages.MEASURED.read_text()) | measured
         pages.MEASURED.write_text(json.dumps(kept, indent=2) + "\n")
+        if printed:
+            (HERE / "step/printed.txt").write_text(printed)
         pages.write()
 
 

@@ -31,7 +31,7 @@ def run(command):
     if PYTHON is None:
         command = re.sub(r"--chart \S+", "", command)
     lessons = f"{PYTHON or sys.executable} {LESSONS}/lessons.py --programs {BUILD}/examples"
-    command = command.replace("build/release", str(BUILD)).replace("./dev lessons", f"{lessons} --size 40 50 60 --layer 1 32 8 --rounds 1 --no-network")
+    command = command.replace("build/release", str(BUILD)).replace("./dev lessons", f"{lessons} --size 40 50 60 --layer 1 32 8 --images 1 --rounds 1 --no-network")
     return subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, executable="/bin/bash")
 
 
@@ -49,6 +49,18 @@ class Pages(unittest.TestCase):
             elif float(expected) != 0:  # a network's loss, on a CPU that sums in another order
                 self.assertAlmostEqual(float(got) / float(expected), 1, delta=0.1)
 
+    def test_a_training_step_moves_and_keeps_what_the_page_says(self):
+        printed = run("build/release/examples/lessons/quern_step --bytes --images 16").stdout
+        self.assertGreater(len(printed), 300)
+        self.assertTrue((LESSONS / "step/printed.txt").read_text().startswith(printed + "\nms "), printed)
+
+    def test_lessons_prints_the_training_step(self):
+        done = run("./dev lessons step")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("A training step on 1 images", done.stdout)
+        self.assertIn("2 normalised by the reader", done.stdout)
+        self.assertNotIn("GFLOP/s", done.stdout)
+
     def test_a_changed_source_or_page_is_told(self):
         page = LESSONS / "gemm/0_three_loops.md"
         text = page.read_text()
@@ -64,7 +76,7 @@ class Pages(unittest.TestCase):
     def test_files_are_short(self):
         for page in pages.all_pages():
             self.assertLessEqual(len(page.read_text().splitlines()), 150 if page.name == "README.md" else 120, page)
-        for source in LESSONS.glob("*/*.cpp"):
+        for source in [*LESSONS.glob("*/*.cpp"), *LESSONS.glob("step/*.h")]:
             self.assertLessEqual(len(source.read_text().splitlines()), 150, source)
         self.assertLessEqual(len((LESSONS / "autograd/autograd.h").read_text().splitlines()), 200)
 
@@ -107,8 +119,9 @@ class Pages(unittest.TestCase):
             measured = json.loads((Path(folder) / "lessons.json").read_text())
         self.assertEqual([row["step"] for row in measured["rows"]], [0, 1])
         self.assertIn("| 1 loop order | f32 | 1 |", done.stdout)
-        self.assertIn("expected a step, 0 to 9, conv0 to conv8, or conv, got '10'", run("./dev lessons 10").stderr)
-        self.assertIn("got 'conv9'", run("./dev lessons conv9").stderr)
+        self.assertIn("expected a step, 0 to 9, conv0 to conv8, conv or step, got '10'", run("./dev lessons 10").stderr)
+        for wrong in ("conv9", "step1", "steps", "con", "''"):
+            self.assertIn("conv or step, got", run(f"./dev lessons {wrong}").stderr)
         self.assertIn("expected all steps", run("./dev lessons --keep").stderr)
 
     def test_lessons_times_all_passes_of_a_convolution(self):

@@ -6,13 +6,14 @@
 
 namespace quern::lessons::step {
 
-// [passes]
+// [mean]
 inline Tensor mean_of(const Tensor& y) {
   const BlockSums sums(y);
   const auto rows = read(y);
   each_block(y, [&](const Block& block) { add_rows(rows(block), sums.of(block)); });
   return sums.mean();
 }
+// [end]
 
 inline Tensor variance_of(const Tensor& y, const Tensor& mean) {
   const BlockSums squares(y);
@@ -31,7 +32,6 @@ inline Tensor normalise(const Tensor& y, const Norm& norm) {
   each_block(y, [&](const Block& block) { normalise(rows(block), norm.map(), to(block)); });
   return z;
 }
-// [end]
 
 /// A pass back over y and dz, for the two sums of a NormGradient.
 inline NormGradient gradient_of(const Norm& norm, const Tensor& y, const Tensor& dz,
@@ -44,7 +44,6 @@ inline NormGradient gradient_of(const Norm& norm, const Tensor& y, const Tensor&
   return NormGradient(norm, sums.mean(), products.mean(), y.size(0), gradients);
 }
 
-// [step]
 /// What is kept from forward() to backward() are its members.
 struct ThreePasses {
   Tensor x, y, z;
@@ -59,6 +58,7 @@ struct ThreePasses {
     return convolve(z, p.w2, as_it_is, nothing_more);
   }
 
+  // [backward]
   /// Returns dx.
   Tensor backward(const Tensor& dout, const Parameters& p, Parameters& gradients) const {
     gradients.w2 = weight_gradient(z, dout, as_it_is);
@@ -68,8 +68,8 @@ struct ThreePasses {
     gradients.w1 = weight_gradient(x, dz, as_it_is);
     return input_gradient(dz, p.w1, nothing_more);
   }
+  // [end]
 };
-// [end]
 
 /// What is left without the batch norm.
 struct ConvolutionsAlone {

@@ -5,7 +5,6 @@
 
 namespace quern::lessons::step {
 
-// [moments]
 /// The mean of each block and Σ(y - mean)²; merged, those of all. After Chan et al., "Algorithms for
 /// computing the sample variance", 1983.
 class BlockMoments {
@@ -16,6 +15,7 @@ class BlockMoments {
         means_(zeros({blocks, channels})),
         squares_(zeros({blocks, channels})) {}
 
+  // [moments]
   void take(const Block& block, Rows y) const {
     const auto count = static_cast<float>(block.count());
     float* const mean = means_.out<float>() + block.index * y.channels;
@@ -32,14 +32,13 @@ class BlockMoments {
     const Tensor squares = squares_ + counts * distance * distance;  // from the mean of all
     return {mean, sum(squares, {0}) / pixels_};
   }
+  // [end]
 
  private:
   double pixels_;
   Tensor counts_, means_, squares_;  // f32 [blocks, 1], [blocks, channels], [blocks, channels]
 };
-// [end]
 
-// [epilogues]
 /// The first convolution, and the batch norm of what it makes.
 inline Tensor convolve_for_norm(const Tensor& x, const Parameters& p, Norm& norm) {
   const BlockMoments moments(x.size(0), block_count(x), p.w1.size(0));
@@ -61,9 +60,7 @@ inline Tensor gradient_through_norm(const Tensor& dout, const Parameters& p, con
   apply_gradient(norm, g, y, dz);
   return dz;
 }
-// [end]
 
-// [step]
 struct MomentsInEpilogue {
   Tensor x, y, z;
   Norm norm;
@@ -82,6 +79,5 @@ struct MomentsInEpilogue {
     return input_gradient(dy, p.w1, nothing_more);
   }
 };
-// [end]
 
 }  // namespace quern::lessons::step

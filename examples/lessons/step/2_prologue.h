@@ -5,7 +5,7 @@
 
 namespace quern::lessons::step {
 
-// [step]
+// [through]
 /// A prologue: rows of y, read as those of z.
 inline auto through(const Norm& norm) {
   return [map = norm.map()](const Block&, Rows y, float* room) {
@@ -13,6 +13,7 @@ inline auto through(const Norm& norm) {
     return Rows{room, y.count, y.channels};
   };
 }
+// [end]
 
 struct NormalisedByReader {
   Tensor x, y;
@@ -31,6 +32,5 @@ struct NormalisedByReader {
     return input_gradient(dy, p.w1, nothing_more);
   }
 };
-// [end]
 
 }  // namespace quern::lessons::step

@@ -15,7 +15,6 @@ struct Moments {
   Tensor mean, var;
 };
 
-// [norm]
 struct Norm {
   Tensor invstd;                // f64 [channels]
   Tensor center, scale, shift;  // f32 [channels], of a ChannelMap
@@ -30,9 +29,7 @@ struct Norm {
     return {center.data<float>(), scale.data<float>(), shift.data<float>()};
   }
 };
-// [end]
 
-// [gradient]
 /// dy = scale·(dn - mean(dn) - (y - center)·invstd²·mean(dn·(y - center)))
 ///    = a·dn + b·(y - center) + c
 struct NormGradient {
@@ -49,7 +46,6 @@ struct NormGradient {
     gradients.bias = to(mean_dn * count, DType::f32);
   }
 };
-// [end]
 
 /// A pass: dz becomes dy.
 inline void apply_gradient(const Norm& norm, const NormGradient& g, const Tensor& y,

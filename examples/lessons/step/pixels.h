@@ -7,7 +7,6 @@
 
 namespace quern::lessons::step {
 
-// [block]
 /// Pixels begin ... end. So few stay in the core's own cache from one loop to the next.
 struct Block {
   static constexpr int64_t kPixels = 128;
@@ -24,9 +23,7 @@ template <class F>
 void each_block(const Tensor& t, F f) {
   parallel_for(block_count(t), [&](int64_t i) { f(Block(t, i)); });
 }
-// [end]
 
-// [traffic]
 /// Bytes of pixels that passes have read and written. Weights are small, and not counted.
 struct Traffic {
   int64_t read = 0, written = 0;
@@ -48,7 +45,6 @@ inline auto write(const Tensor& t) {
     return to + block.begin * channels;
   };
 }
-// [end]
 
 /// Sums a channel of each block, which threads take at once; then of all, added in one order: the
 /// same bits for any number of threads.

@@ -18,37 +18,54 @@ inline Workspace room_for(int64_t channels) {
   return Workspace(Block::kPixels * channels * int64_t{sizeof(float)});
 }
 
-// [product]
-/// x·w, for w [k, n] of any strides: block by block prologue, product, epilogue.
+/// w [k, n], of any strides, as the library's product reads it.
+class Packed {
+ public:
+  explicit Packed(const Tensor& w)
+      : k(w.size(0)),
+        n(w.size(1)),
+        b_{w.data<float>(), w.strides()[0], w.strides()[1]},
+        panels_(kernels::packed_b_bytes(kernel_, k, n)) {
+    kernels::pack_gemm_b(kernel_, b_, k, n, panels_.as<float>());
+  }
+  /// y [count, n] = x·w
+  void multiply(Rows x, float* y) const {
+    kernels::gemm(kernel_, {.m = x.count,
+                            .n = n,
+                            .k = k,
+                            .a = {x.v, k, 1},
+                            .b = b_,
+                            .packed_b = panels_.as<float>(),
+                            .c = y,
+                            .c_dtype = DType::f32,
+                            .c_row_stride = n});
+  }
+  const int64_t k, n;
+
+ private:
+  const kernels::GemmKernel& kernel_ = kernels::select_gemm_kernel(DType::f32);
+  const kernels::GemmOperand b_;
+  const Workspace panels_;
+};
+
+/// x·w, for w [k, n]: block by block prologue, product, epilogue.
 template <class Prologue, class Epilogue>
 Tensor product(const Tensor& x, const Tensor& w, Prologue prologue, Epilogue epilogue) {
-  const int64_t k = w.size(0), n = w.size(1);
-  check(x.size(1) == k, "product", "x: expected {} channels, got {}", k, x.size(1));
-  const auto& kernel = kernels::select_gemm_kernel(DType::f32);
-  const kernels::GemmOperand b{w.data<float>(), w.strides()[0], w.strides()[1]};
-  const Workspace packed(kernels::packed_b_bytes(kernel, k, n));
-  kernels::pack_gemm_b(kernel, b, k, n, packed.as<float>());
-
-  const Tensor y = empty({x.size(0), n});
+  const Packed packed(w);
+  check(x.size(1) == packed.k, "product", "x: expected {} channels, got {}", packed.k, x.size(1));
+  const Tensor y = empty({x.size(0), packed.n});
   const auto from = read(x);
   const auto to = write(y);
+  // [blocks]
   each_block(x, [&](const Block& block) {
-    const Workspace room = room_for(k);
+    const Workspace room = room_for(packed.k);
     const Rows rows = prologue(block, from(block), room.as<float>());
-    kernels::gemm(kernel, {.m = rows.count,
-                           .n = n,
-                           .k = k,
-                           .a = {rows.v, k, 1},
-                           .b = b,
-                           .packed_b = packed.as<float>(),
-                           .c = to(block),
-                           .c_dtype = DType::f32,
-                           .c_row_stride = n});
-    epilogue(block, Rows{to(block), rows.count, n});
+    packed.multiply(rows, to(block));
+    epilogue(block, Rows{to(block), rows.count, packed.n});
   });
+  // [end]
   return y;
 }
-// [end]
 
 /// y of x and filters w [out, in].
 template <class Prologue, class Epilogue>

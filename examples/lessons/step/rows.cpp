@@ -3,7 +3,6 @@
 
 namespace quern::lessons::step {
 
-// [loops]
 void add_rows(Rows y, float* __restrict sums) {
   for (int64_t i = 0; i < y.count; ++i, y.v += y.channels)
     for (int64_t c = 0; c < y.channels; ++c) sums[c] += y.v[c];
@@ -24,7 +23,6 @@ void normalise(Rows y, ChannelMap map, float* __restrict z) {
       z[c] = n < 0 ? 0 : n;
     }
 }
-// [end]
 
 void add_gradients(Rows y, ChannelMap map, const float* dz, float* __restrict sums,
                    float* __restrict products) {
