@@ -52,8 +52,8 @@ def parse_arguments():
     parser.add_argument("--chart", type=Path, metavar="FILE")
     parser.add_argument("--keep", action="store_true")
     options = parser.parse_args()
-    if options.chart and not wanted(options, "gemm"):
-        parser.error("--chart: expected steps of GEMM, which it draws")
+    if options.chart and not (wanted(options, "gemm") or wanted(options, "conv")):
+        parser.error("--chart: expected steps of GEMM or of convolution, which it draws")
     if options.keep and (options.no_network or any(n is not None for _, n in options.steps)):
         parser.error("--keep: expected all steps, with the network")
     return options

@@ -123,11 +123,14 @@ class Pages(unittest.TestCase):
         for wrong in ("conv9", "step1", "steps", "con", "''"):
             self.assertIn("conv or step, got", run(f"./dev lessons {wrong}").stderr)
         self.assertIn("expected all steps", run("./dev lessons --keep").stderr)
+        if PYTHON:
+            self.assertIn("--chart: expected steps of GEMM or", run("./dev lessons step --chart build/step.svg").stderr)
 
     def test_lessons_times_all_passes_of_a_convolution(self):
         with tempfile.TemporaryDirectory() as folder:
-            done = run(f"./dev lessons conv --json {folder}/lessons.json")
+            done = run(f"./dev lessons conv --json {folder}/lessons.json --chart {folder}/lessons.svg")
             self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual((Path(folder) / "lessons.svg").exists(), PYTHON is not None)
             conv = json.loads((Path(folder) / "lessons.json").read_text())["conv"]
         self.assertIn("| 4 batch-reduce GEMM |", done.stdout)
         self.assertEqual([(row["step"], row["pass"]) for row in conv["rows"]],
