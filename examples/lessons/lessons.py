@@ -123,7 +123,7 @@ def lesson_on_convolution(options):
 
 
 def lesson_on_the_step(options):
-    """What it printed; times of two rows are near each other, and take many rounds."""
+    """What it printed. Of many rounds: some times are near each other."""
     command = [options.programs / "lessons/quern_step", "--images", str(options.images), "--rounds", str(3 * options.rounds)]
     printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     print(f"\nA training step on {options.images} images\n\n{printed}", end="")

@@ -2,13 +2,16 @@
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <array>
 #include <cmath>
+#include <functional>
 #include <memory>
 
 #include "2_prologue.h"
 #include "3_library.h"
+#include "clock.h"
 #include "gemm/gemm.h"
-#include "timing.h"
 
 using namespace quern;
 using namespace quern::lessons;
@@ -93,17 +96,20 @@ void print_bytes(const char* what, const std::vector<Passes>& all, const Tensor&
   }
 }
 
+/// The fastest of each, which take turns: what disturbs the machine for a while disturbs them all.
 void print_times(const char* what, const std::vector<Passes>& all, int rounds) {
-  std::vector<lessons::Row> rows;
-  for (const Passes& passes : all)
-    for (const auto& pass : {passes.forward, passes.backward})
-      rows.push_back({{}, 0, [pass] { return bench::seconds_of(pass); }});
-  time_rows(rows, rounds);
-  const auto ms = [&](size_t row) { return 1e3 * rows[row].json["seconds"].get<double>(); };
+  std::vector<std::array<double, 2>> ms(all.size(), {1e9, 1e9});
+  for (int round = 0; round < rounds; ++round) {
+    for (size_t i = 0; i < all.size(); ++i) {
+      ms[i][0] = std::min(ms[i][0], 1e3 * bench::seconds_of(all[i].forward));
+      ms[i][1] = std::min(ms[i][1], 1e3 * bench::seconds_of(all[i].backward));
+    }
+  }
   fmt::print("\n{:26} forward  backward  together\n", what);
-  for (size_t i = 0; i < rows.size(); i += 2) {
-    const double together = (ms(i) + ms(i + 1)) / (ms(0) + ms(1));
-    fmt::print("{:26}{:8.1f}{:10.1f}{:9.0f}%\n", all[i / 2].name, ms(i), ms(i + 1), 100 * together);
+  for (size_t i = 0; i < all.size(); ++i) {
+    const auto [forward, backward] = ms[i];
+    const double share = (forward + backward) / (ms[0][0] + ms[0][1]);
+    fmt::print("{:26}{:8.1f}{:10.1f}{:9.0f}%\n", all[i].name, forward, backward, 100 * share);
   }
 }
 
