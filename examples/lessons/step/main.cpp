@@ -37,9 +37,8 @@ struct Passes {
 
 template <class Step>
 Passes passes_of(const char* name, const Tensor& x) {
-  const Shape w{kChannels, kChannels};
-  const Parameters p{numbers(w, kChannels, 1), ones({kChannels}), zeros({kChannels}),
-                     numbers(w, kChannels, 2)};
+  const Shape c{kChannels}, w{kChannels, kChannels};
+  const Parameters p{numbers(w, kChannels, 1), ones(c), zeros(c), numbers(w, kChannels, 2)};
   const auto step = std::make_shared<Step>();
   return {name, [=] { step->forward(x, p); },
           [=] {
@@ -78,9 +77,8 @@ int64_t in_use() {
 
 /// In tensors of the size of x.
 void print_bytes(const char* what, const std::vector<Passes>& all, const Tensor& x, bool counted) {
-  const auto tensors = [&](int64_t bytes) {
-    return static_cast<double>(bytes) / static_cast<double>(x.nbytes());
-  };
+  const auto size = static_cast<double>(x.nbytes());
+  const auto tensors = [&](int64_t bytes) { return static_cast<double>(bytes) / size; };
   fmt::print("{:26}{}    kept\n", what, counted ? " forward  backward" : "");
   for (const Passes& passes : all) {
     passes.forward(), passes.backward();  // what is made once, as gradients of weights
@@ -121,8 +119,7 @@ int main(int argc, char** argv) {
   int64_t images = 64;
   bool only_bytes = false;
   app.add_option("--threads", threads, "[1]")->check(CLI::PositiveNumber);
-  app.add_option("--rounds", rounds, "The steps take turns so often [9]")
-      ->check(CLI::PositiveNumber);
+  app.add_option("--rounds", rounds, "Turns that they take [9]")->check(CLI::PositiveNumber);
   app.add_option("--images", images, "[64]")->check(CLI::PositiveNumber);
   app.add_flag("--bytes", only_bytes, "Only what is the same on all machines");
   CLI11_PARSE(app, argc, argv);
