@@ -35,6 +35,12 @@ Run resnet50(const TemporaryFolder& folder, const std::string& arguments,
                          QUERN_RESNET50, arguments));
 }
 
+/// Doctor, whose peaks are measured once for all cases.
+Run doctor(const std::string& arguments, const std::string& environment = "") {
+  static const TemporaryFolder peaks;
+  return resnet50(peaks, "doctor " + arguments, environment);
+}
+
 int64_t nanoseconds(const Json& microseconds) {
   return std::llround(1000 * microseconds.get<double>());
 }
@@ -270,9 +276,8 @@ TEST_CASE("resnet50 doctor: tells what /proc and /sys say, and warns of what cos
     quern::testing::write_file(full, text + "\n");
   };
   const auto doctor = [&](int threads, const std::string& topology = "") {
-    const Run result =
-        resnet50(folder, fmt::format("doctor --root {} --threads {}", folder / "root", threads),
-                 "OMP_WAIT_POLICY=" + topology);
+    const Run result = ::doctor(fmt::format("--root {} --threads {}", folder / "root", threads),
+                                "OMP_WAIT_POLICY=" + topology);
     REQUIRE(result.status == 0);
     return result.out;
   };
@@ -364,9 +369,8 @@ TEST_CASE("resnet50 doctor: tells what /proc and /sys say, and warns of what cos
 #endif
 
 TEST_CASE("resnet50 doctor: tells which tiles are taken, under a cap, too") {
-  const TemporaryFolder folder;
   const auto doctor = [&](const std::string& cap) {
-    const Run result = resnet50(folder, "doctor", cap.empty() ? "" : "QUERN_MAX_CPU_ISA=" + cap);
+    const Run result = ::doctor("", cap.empty() ? "" : "QUERN_MAX_CPU_ISA=" + cap);
     REQUIRE(result.status == 0);
     return result.out;
   };
@@ -385,8 +389,7 @@ TEST_CASE("resnet50 doctor: tells which tiles are taken, under a cap, too") {
 }
 
 TEST_CASE("resnet50 doctor: more threads than CPUs") {
-  const TemporaryFolder folder;
-  const Run result = resnet50(folder, "doctor --threads 1024");
+  const Run result = doctor("--threads 1024");
   REQUIRE(result.status == 0);
   CHECK(has(result.out, "warning: 1024 threads on "));
   CHECK(has(result.out, "export OMP_NUM_THREADS="));

@@ -68,8 +68,9 @@ struct Join {
     V operator()(V v) const { return activated(v, activation); }
   };
 
-  // Gradients of the sum.
+  // Gradients of the sum; `alone`: the branch's, as there is no shortcut.
   struct Passed {
+    static constexpr bool alone = false;
     template <class Part>
     V operator()(int64_t, int64_t i, int64_t, Part part) const {
       return part.load(dout + i);
@@ -77,6 +78,7 @@ struct Join {
     const T* dout;
   };
   struct Masked {
+    static constexpr bool alone = false;
     template <class Part>
     V operator()(int64_t r, int64_t i, int64_t c, Part part) const {
       const int bits = mask[r * words + c / 16] >> bit(c);
@@ -88,6 +90,7 @@ struct Join {
   };
   template <Activation activation>
   struct Sloped {
+    static constexpr bool alone = true;
     template <class Part>
     V operator()(int64_t, int64_t i, int64_t c, Part part) const {
       return through(part.load(dout + i), branch(i, c, part), activation);
@@ -101,7 +104,10 @@ struct Join {
     const Activation a = branch.map.activation;
     if (mask) f(Masked{elements(dout), mask, mask_words(block.stride)});
     else if (a == Activation::none) f(Passed{elements(dout)});
-    else as_constant(a, [&](auto k) { f(Sloped<k()>{elements(dout), Branch(branch)}); });
+    else
+      as_constant(a, [&](auto k) {
+        if constexpr (k() != Activation::none) f(Sloped<k()>{elements(dout), Branch(branch)});
+      });
   }
 
   /// Where channel c's lanes begin in its word.
@@ -156,7 +162,8 @@ struct Join {
       else if (only_clamps(a)) clamp(Clamp(a));
       else
         as_constant(a, [&](auto smooth) {
-          forward_as<false, k()>(block, branch, shortcut, Smooth<smooth()>{}, out, mask, streams);
+          if constexpr (!only_clamps(smooth()))
+            forward_as<false, k()>(block, branch, shortcut, Smooth<smooth()>{}, out, mask, streams);
         });
     });
   }
@@ -189,7 +196,8 @@ struct Join {
   static void reduce(const BatchNormBlock& block, const JoinSide& branch, const JoinSide& shortcut,
                      const void* dout, const MaskWord* mask, double* const* sums) {
     as_gradient(block, branch, dout, mask, [&](auto gradient) {
-      if (shortcut.map.center) reduce_as<true>(block, branch, shortcut, gradient, sums);
+      constexpr bool may_meet = !gradient.alone;
+      if (shortcut.map.center) reduce_as<may_meet>(block, branch, shortcut, gradient, sums);
       else reduce_as<false>(block, branch, shortcut, gradient, sums);
     });
   }
@@ -238,7 +246,10 @@ struct Join {
                     const void* dout, const MaskWord* mask, bool streams) {
     const Kind kind = !shortcut.dv ? Kind::nothing : shortcut.a ? Kind::mapped : Kind::plain;
     as_gradient(block, branch, dout, mask, [&](auto gradient) {
-      as_constant(kind, [&](auto k) { apply_as<k()>(block, branch, shortcut, gradient, streams); });
+      as_constant(kind, [&](auto k) {
+        constexpr Kind met = gradient.alone ? Kind::nothing : k();
+        apply_as<met>(block, branch, shortcut, gradient, streams);
+      });
     });
   }
 
