@@ -126,6 +126,8 @@ int main(int argc, char** argv) {
   int rounds = 5;
   app.add_option("--rounds", rounds, "How often the steps take turns [5]")
       ->check(CLI::PositiveNumber);
+  double turn = 0.2;
+  app.add_option("--seconds", turn, "Length of a turn [0.2]")->check(CLI::PositiveNumber);
   CLI11_PARSE(app, argc, argv);
   try {
     set_num_threads(1);
@@ -150,19 +152,20 @@ int main(int argc, char** argv) {
         ConvChoice choice = choose_conv(problem, timed.pass);
         if (!library) choice.kernel = &conv_kernel(name), check_result(choice);
         const auto pass = std::make_shared<const Pass>(choice);
-        rows.push_back({{{"step", step},
-                         {"name", name},
-                         {"title", title},
-                         {"threads", num_threads()},
-                         {"pass", timed.name},
-                         {"about", about == timed.pass},
-                         {"kernel", choice.name()},
-                         {"peak_gflops", peak}},
-                        static_cast<double>(problem.flop()),
-                        [pass] { return median_seconds([&] { pass->run(); }); }});
+        rows.push_back(
+            {{{"step", step},
+              {"name", name},
+              {"title", title},
+              {"threads", num_threads()},
+              {"pass", timed.name},
+              {"about", about == timed.pass},
+              {"kernel", choice.name()},
+              {"peak_gflops", peak}},
+             static_cast<double>(problem.flop()),
+             [pass](double turn) { return median_seconds(turn, [&] { pass->run(); }); }});
       }
     }
-    time_rows(rows, rounds);
+    time_rows(rows, rounds, turn);
     for (const Row& row : rows) all.push_back(row.json);
     fmt::print("{}\n", nlohmann::json{{"cpu", cpu_name()},
                                       {"isa", to_string(max_isa())},

@@ -47,6 +47,7 @@ def parse_arguments():
     parser.add_argument("--layer", type=int, nargs=3, default=[4, 256, 14], metavar=("IMAGES", "CHANNELS", "SIZE"))
     parser.add_argument("--images", type=int, default=64, metavar="N", help="of a training step [64]")
     parser.add_argument("--rounds", type=int, default=5, metavar="R", help="how often the steps take turns; medians count [5]")
+    parser.add_argument("--seconds", type=float, default=0.2, metavar="S", help="length of a turn [0.2]")
     parser.add_argument("--no-network", action="store_true", help="only the product")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--chart", type=Path, metavar="FILE")
@@ -69,7 +70,7 @@ def wanted(options, ladder):
 
 
 def measure(options, ladder, program, sizes):
-    command = [options.programs / "lessons" / program, *map(str, sizes), "--rounds", str(options.rounds)]
+    command = [options.programs / "lessons" / program, *map(str, sizes), "--rounds", str(options.rounds), "--seconds", str(options.seconds)]
     for n in sorted(wanted(options, ladder)):
         command += ["--step", str(n)]
     return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)

@@ -82,9 +82,9 @@ Row row_of(int64_t step, Gemm<T>* gemm, Size size, const bench::PeaksByThreads& 
            {"peak_gflops", peaks.at(threads).gflops(dtype_of<T>)},
            {"emulated", lesson.bf16 == amx_tiles && !has_amx()}},
           2 * static_cast<double>(size.m * size.n * size.k),
-          [=] {
+          [=](double turn) {
             set_num_threads(threads);
-            return median_seconds([&] { operands->multiply(gemm); });
+            return median_seconds(turn, [&] { operands->multiply(gemm); });
           }};
 }
 
@@ -103,6 +103,8 @@ int main(int argc, char** argv) {
   int rounds = 5;
   app.add_option("--rounds", rounds, "How often the steps take turns [5]")
       ->check(CLI::PositiveNumber);
+  double turn = 0.2;
+  app.add_option("--seconds", turn, "Length of a turn [0.2]")->check(CLI::PositiveNumber);
   CLI11_PARSE(app, argc, argv);
   size = {sizes[0], sizes[1], sizes[2]};
   try {
@@ -123,7 +125,7 @@ int main(int argc, char** argv) {
         else rows.push_back(row_of(step, lesson.bf16, size, peaks));
       }
     }
-    time_rows(rows, rounds);
+    time_rows(rows, rounds, turn);
     nlohmann::json all{
         {"cpu", cpu_name()}, {"isa", to_string(max_isa())},     {"m", size.m},       {"n", size.n},
         {"k", size.k},       {"rows", nlohmann::json::array()}, {"missing", missing}};

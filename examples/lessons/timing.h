@@ -9,34 +9,34 @@
 
 namespace quern::lessons {
 
-/// The median of as many runs as a fifth of a second has, two at least; of a first one that takes
-/// longer than that, itself.
+/// The median of as many runs as a turn of so many seconds has, two at least; of a first one that
+/// takes longer than that, itself.
 template <class F>
-double median_seconds(F f) {
+double median_seconds(double turn, F f) {
   std::vector<double> seconds{bench::seconds_of(f)};
-  if (seconds[0] > 0.2) return seconds[0];
+  if (seconds[0] > turn) return seconds[0];
   seconds.clear();  // the first one also fetched memory
-  for (double all = 0; all < 0.2 || seconds.size() < 2; all += seconds.back())
+  for (double all = 0; all < turn || seconds.size() < 2; all += seconds.back())
     seconds.push_back(bench::seconds_of(f));
   std::ranges::sort(seconds);
   return seconds[seconds.size() / 2];
 }
 
-/// A row of the table, and how to time it once more.
+/// A row of the table, and how to time it for a turn.
 struct Row {
   nlohmann::json json;
   double flop;
-  std::function<double()> seconds;
+  std::function<double(double turn)> seconds;
   std::vector<double> rounds = {};
 };
 
 /// Rows take turns, so that what disturbs the machine for a while disturbs them all. Of a row that
 /// takes long, one round is enough.
-inline void time_rows(std::vector<Row>& rows, int rounds) {
+inline void time_rows(std::vector<Row>& rows, int rounds, double turn) {
   constexpr double kLong = 1;  // seconds
   for (int round = 0; round < rounds; ++round)
     for (Row& row : rows)
-      if (round == 0 || row.rounds[0] < kLong) row.rounds.push_back(row.seconds());
+      if (round == 0 || row.rounds[0] < kLong) row.rounds.push_back(row.seconds(turn));
   for (Row& row : rows) {
     std::ranges::sort(row.rounds);
     const double seconds = row.rounds[row.rounds.size() / 2];

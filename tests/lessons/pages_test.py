@@ -31,7 +31,7 @@ def run(command):
     if PYTHON is None:
         command = re.sub(r"--chart \S+", "", command)
     lessons = f"{PYTHON or sys.executable} {LESSONS}/lessons.py --programs {BUILD}/examples"
-    command = command.replace("build/release", str(BUILD)).replace("./dev lessons", f"{lessons} --size 40 50 60 --layer 1 32 8 --images 1 --rounds 1 --no-network")
+    command = command.replace("build/release", str(BUILD)).replace("./dev lessons", f"{lessons} --size 40 50 60 --layer 1 32 8 --images 1 --rounds 1 --seconds 0.01 --no-network")
     return subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, executable="/bin/bash")
 
 
