@@ -116,7 +116,8 @@ void scatter_add_rows(const Tensor& table, const Tensor& indices, const Tensor& 
   check(is_floating(table.dtype()), "scatter_add_rows", "table: expected bf16, f32 or f64, got {}",
         table.dtype());
   const Span span("scatter_add_rows");
-  const detail::RowGroups groups = detail::group_rows(index, table.size(0));
+  const detail::RowGroups groups =
+      detail::in_order_of_list(detail::group_rows(index, table.size(0)), index);
   const InPlaceChange change(table.storage());
   with_adjacent_elements(rows, table, [&](const Tensor& from, const Tensor& to) {
     kernels::segment_sum(kernels::select_segment_sum(from.dtype(), to.dtype()),

@@ -98,4 +98,34 @@ RowGroups group_rows(const Tensor& indices, int64_t rows) {
   return groups;
 }
 
+RowGroups in_order_of_list(const RowGroups& groups, const Tensor& indices) {
+  constexpr int64_t kAlone = -1, kLater = -2;
+  const int64_t n = groups.places.numel(), unique = groups.rows.numel();
+  const int64_t* const index = indices.data<int64_t>();
+  const int64_t *begins = groups.offsets.data<int64_t>(), *places = groups.places.data<int64_t>();
+  const Workspace marks(n * 8);  // of a place: what it is in its group, or of several the first
+  int64_t* const mark = marks.as<int64_t>();
+  std::fill_n(mark, n, kAlone);
+  for (int64_t s = 0; s < unique; ++s) {
+    if (begins[s + 1] - begins[s] == 1) continue;
+    mark[places[begins[s]]] = s;
+    for (int64_t i = begins[s] + 1; i < begins[s + 1]; ++i) mark[places[i]] = kLater;
+  }
+
+  const RowGroups ordered{empty_like(groups.rows), empty_like(groups.offsets),
+                          empty_like(groups.places)};
+  int64_t *row = ordered.rows.out<int64_t>(), *begin = ordered.offsets.out<int64_t>();
+  int64_t* const first = ordered.places.out<int64_t>();
+  int64_t* place = first;
+  for (int64_t i = 0; i < n; ++i) {
+    if (mark[i] == kLater) continue;
+    *row++ = index[i];
+    *begin++ = place - first;
+    if (mark[i] == kAlone) *place++ = i;
+    else place = std::copy(places + begins[mark[i]], places + begins[mark[i] + 1], place);
+  }
+  *begin = n;
+  return ordered;
+}
+
 }  // namespace quern::detail

@@ -19,5 +19,7 @@ struct RowGroups {
 /// Of contiguous indices within 0..rows-1. By radix: takes time and memory by the list's length, and
 /// gives the same on any number of threads.
 RowGroups group_rows(const Tensor& indices, int64_t rows);
+/// The same of those indices, rows in the order of their first places: who walks them walks the list.
+RowGroups in_order_of_list(const RowGroups& groups, const Tensor& indices);
 
 }  // namespace quern::detail

@@ -8,7 +8,7 @@
 namespace quern::kernels {
 namespace {
 
-constexpr int64_t kCellBytes = 1 << 18;  // of rows; what is fetched ahead of a cell's end is lost
+constexpr int64_t kCellBytes = 1 << 18;  // of rows
 
 int64_t rows_a_cell(int64_t bytes) {
   return std::max<int64_t>(16, kCellBytes / std::max<int64_t>(1, bytes));
@@ -38,6 +38,7 @@ void copy_rows(const RowCopyKernel& kernel, RowCopy copy) {
   parallel_chunks(copy.n, rows_a_cell(copy.bytes), [&](int64_t begin, int64_t end) {
     RowCopy part = copy;
     part.n = end - begin;
+    part.next = copy.n - end;
     if (copy.from_index) part.from_index += begin;
     else part.from = static_cast<const char*>(copy.from) + begin * copy.from_stride;
     if (copy.to_index) part.to_index += begin;
@@ -60,6 +61,7 @@ void segment_sum(const SegmentSumKernel& kernel, const SegmentSum& sum) {
     const int64_t begin = segment_at(cell), end = segment_at(cell + 1);
     SegmentSum part = sum;
     part.segments = end - begin;
+    part.next = sum.segments - end;
     part.offsets += begin;
     if (sum.to_index) part.to_index += begin;
     else part.to = static_cast<char*>(sum.to) + begin * sum.to_stride * itemsize(kernel.to);

@@ -13,6 +13,7 @@ struct RowCopy {
   void* to;                              // shares no memory with `from`
   const int64_t *from_index, *to_index;  // [n] each; null: row i
   int64_t n;
+  int64_t next = 0;                // rows of the lists behind these, which are fetched only
   int64_t from_stride, to_stride;  // bytes from a row to the next
   int64_t bytes;                   // of a row
   // Past the caches: for what won't be read soon. `to`, to_stride and bytes are multiples of 64.
@@ -34,7 +35,8 @@ struct SegmentSum {
   const void* weight;      // by place, in the type that is summed in; null: 1
   const int64_t* offsets;  // [segments + 1], not decreasing
   int64_t segments;
-  void* to;  // shares no memory with `from`
+  int64_t next = 0;  // segments behind these, which are fetched only
+  void* to;          // shares no memory with `from`
   int64_t to_stride;
   const int64_t* to_index;  // [segments], no row twice; null: row s
   int64_t width;            // elements of a row

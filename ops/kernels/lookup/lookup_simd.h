@@ -43,7 +43,7 @@ void copy_rows_as(const RowCopy& c) {
   char* to = static_cast<char*>(c.to);
   const int64_t ahead = rows_ahead(c.bytes);
   for (int64_t i = 0; i < c.n; ++i) {
-    if (const int64_t next = i + ahead; next < c.n) {
+    if (const int64_t next = i + ahead; next < c.n + c.next) {
       if (c.from_index) fetch<false>(from + c.from_index[next] * c.from_stride, c.bytes);
       if (c.to_index && !streams) fetch<true>(to + c.to_index[next] * c.to_stride, c.bytes);
     }
@@ -64,7 +64,7 @@ void sum_columns(const SegmentSum& p, int64_t s, int64_t c, Lanes lanes) {
   const From* from = static_cast<const From*>(p.from) + c;
   To* to = static_cast<To*>(p.to) + (p.to_index ? p.to_index[s] : s) * p.to_stride + c;
   const float* weight = static_cast<const float*>(p.weight);
-  const int64_t end = p.offsets[s + 1], last = p.offsets[p.segments];
+  const int64_t end = p.offsets[s + 1], last = p.offsets[p.segments + p.next];
   const int64_t ahead = rows_ahead(p.width * static_cast<int64_t>(sizeof(From)));
   constexpr int64_t bytes = vectors * kLanes<float> * static_cast<int64_t>(sizeof(From));
 
@@ -91,9 +91,10 @@ void segment_sum(const SegmentSum& p) {
   constexpr int64_t size = sizeof(To);
   const int64_t ahead = rows_ahead(p.width * size);
   for (int64_t s = 0; s < p.segments; ++s) {
-    if (p.add && p.to_index && s + ahead < p.segments)
-      fetch<true>(static_cast<const char*>(p.to) + p.to_index[s + ahead] * p.to_stride * size,
-                  p.width * size);
+    // Not to write: lines that are to be owned go to L1, which a few rows fill.
+    if (p.add && p.to_index && s + ahead < p.segments + p.next)
+      fetch<false>(static_cast<const char*>(p.to) + p.to_index[s + ahead] * p.to_stride * size,
+                   p.width * size);
     int64_t c = 0;
     for (; c + kVectors * lanes <= p.width; c += kVectors * lanes)
       sum_columns<kVectors, From, To>(p, s, c, AllLanes{});
