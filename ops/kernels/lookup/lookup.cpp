@@ -1,14 +1,18 @@
 #include "quern/ops/kernels/lookup/lookup.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "quern/ops/kernels/table.h"
 #include "quern/tensor/parallel.h"
+#include "quern/tensor/storage.h"
 
 namespace quern::kernels {
 namespace {
 
 constexpr int64_t kCellBytes = 1 << 18;  // of rows
+
+constexpr int64_t kLongCells = 16;  // a segment of more is not left to one thread
 
 int64_t rows_a_cell(int64_t bytes) {
   return std::max<int64_t>(16, kCellBytes / std::max<int64_t>(1, bytes));
@@ -16,6 +20,40 @@ int64_t rows_a_cell(int64_t bytes) {
 
 bool in_lines(const void* p, int64_t stride, int64_t bytes) {
   return reinterpret_cast<uintptr_t>(p) % 64 == 0 && stride % 64 == 0 && bytes % 64 == 0;
+}
+
+/// Segment s, by partial sums over `grain` places each, which are added one after the other.
+void sum_long(const SegmentSumKernel& kernel, const SegmentSum& sum, int64_t s, int64_t grain) {
+  const DType sums = kernel.to == DType::f64 ? DType::f64 : DType::f32;
+  const int64_t begin = sum.offsets[s], end = sum.offsets[s + 1];
+  std::vector<int64_t> offsets;
+  for (int64_t at = begin; at < end; at += grain) offsets.push_back(at);
+  offsets.push_back(end);
+  const int64_t parts = std::ssize(offsets) - 1;
+  const Workspace scratch(parts * sum.width * itemsize(sums));
+
+  SegmentSum partial = sum;
+  partial.offsets = offsets.data();
+  partial.segments = parts;
+  partial.to = scratch.as<char>();
+  partial.to_stride = sum.width;
+  partial.to_index = nullptr;
+  partial.add = false;
+  segment_sum(select_segment_sum(kernel.from, sums), partial);
+
+  const int64_t all[] = {0, parts}, row = sum.to_index ? sum.to_index[s] : s;
+  segment_sum(select_segment_sum(sums, kernel.to),
+              {.from = scratch.as<char>(),
+               .from_stride = sum.width,
+               .index = nullptr,
+               .weight = nullptr,
+               .offsets = all,
+               .segments = 1,
+               .to = static_cast<char*>(sum.to) + row * sum.to_stride * itemsize(kernel.to),
+               .to_stride = sum.to_stride,
+               .to_index = nullptr,
+               .width = sum.width,
+               .add = sum.add});
 }
 
 }  // namespace
@@ -57,8 +95,14 @@ void segment_sum(const SegmentSumKernel& kernel, const SegmentSum& sum) {
     return std::lower_bound(sum.offsets, sum.offsets + sum.segments, first + cell * grain) -
            sum.offsets;
   };
+  const auto is_long = [&](int64_t s) {
+    return sum.offsets[s + 1] - sum.offsets[s] > kLongCells * grain;
+  };
+  std::vector<int64_t> long_ones(static_cast<size_t>(cells), -1);  // the last of a cell, or none
   parallel_for(cells, [&](int64_t cell) {
-    const int64_t begin = segment_at(cell), end = segment_at(cell + 1);
+    const int64_t begin = segment_at(cell);
+    int64_t end = segment_at(cell + 1);
+    if (begin < end && is_long(end - 1)) long_ones[static_cast<size_t>(cell)] = --end;
     SegmentSum part = sum;
     part.segments = end - begin;
     part.next = sum.segments - end;
@@ -67,6 +111,8 @@ void segment_sum(const SegmentSumKernel& kernel, const SegmentSum& sum) {
     else part.to = static_cast<char*>(sum.to) + begin * sum.to_stride * itemsize(kernel.to);
     kernel.run(part);
   });
+  for (const int64_t s : long_ones)
+    if (s >= 0) sum_long(kernel, sum, s, grain);
 }
 
 }  // namespace quern::kernels

@@ -7,11 +7,12 @@
 namespace quern::kernels {
 
 const RowCopyKernel& select_row_copy();
-/// Error: no kernel for these types (f32 to f32, bf16 to f32 or bf16, f64 to f64).
+/// Error: no kernel for these types (f32 or bf16 to either, f64 to f64).
 const SegmentSumKernel& select_segment_sum(DType from, DType to);
 
 /// Decides about `stream` itself. No row of to_index is there twice.
 void copy_rows(const RowCopyKernel& kernel, RowCopy copy);
+/// A segment whose rows are more than 4 MiB is summed in parts, by shape, whose sums are added up.
 void segment_sum(const SegmentSumKernel& kernel, const SegmentSum& sum);
 
 }  // namespace quern::kernels

@@ -37,6 +37,8 @@ constexpr RowCopyKernel kRowCopy[] = {{QUERN_NAMED("copy_rows"), kIsa, copy_rows
 constexpr SegmentSumKernel kSegmentSum[] = {
     {QUERN_NAMED("segment_sum_f32_f32"), kIsa, DType::f32, DType::f32,
      segment_sum<float, float, float>},
+    {QUERN_NAMED("segment_sum_f32_bf16"), kIsa, DType::f32, DType::bf16,
+     segment_sum<float, bfloat16, float>},
     {QUERN_NAMED("segment_sum_bf16_f32"), kIsa, DType::bf16, DType::f32,
      segment_sum<bfloat16, float, float>},
     {QUERN_NAMED("segment_sum_bf16_bf16"), kIsa, DType::bf16, DType::bf16,

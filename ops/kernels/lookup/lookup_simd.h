@@ -84,10 +84,18 @@ void sum_columns(const SegmentSum& p, int64_t s, int64_t c, Lanes lanes) {
   unroll<vectors>([&](int k) { lanes.store(to + k * kLanes<float>, Vec<To>(sum[k])); });
 }
 
+/// Columns from c on: as many as can be `vectors` at a time, then half as many, and so on.
+template <int vectors, class From, class To>
+void sum_columns_from(int64_t c, const SegmentSum& p, int64_t s) {
+  constexpr int64_t lanes = kLanes<float>;
+  for (; c + vectors * lanes <= p.width; c += vectors * lanes)
+    sum_columns<vectors, From, To>(p, s, c, AllLanes{});
+  if constexpr (vectors > 1) return sum_columns_from<vectors / 2, From, To>(c, p, s);
+  if (c < p.width) sum_columns<1, From, To>(p, s, c, FirstLanes{p.width - c});
+}
+
 template <class From, class To>
 void segment_sum(const SegmentSum& p) {
-  constexpr int kVectors = 8;
-  constexpr int64_t lanes = kLanes<float>;
   constexpr int64_t size = sizeof(To);
   const int64_t ahead = rows_ahead(p.width * size);
   for (int64_t s = 0; s < p.segments; ++s) {
@@ -95,17 +103,15 @@ void segment_sum(const SegmentSum& p) {
     if (p.add && p.to_index && s + ahead < p.segments + p.next)
       fetch<false>(static_cast<const char*>(p.to) + p.to_index[s + ahead] * p.to_stride * size,
                    p.width * size);
-    int64_t c = 0;
-    for (; c + kVectors * lanes <= p.width; c += kVectors * lanes)
-      sum_columns<kVectors, From, To>(p, s, c, AllLanes{});
-    for (; c + lanes <= p.width; c += lanes) sum_columns<1, From, To>(p, s, c, AllLanes{});
-    if (c < p.width) sum_columns<1, From, To>(p, s, c, FirstLanes{p.width - c});
+    sum_columns_from<8, From, To>(0, p, s);
   }
 }
 
 constexpr RowCopyKernel kRowCopy[] = {{QUERN_NAMED("copy_rows"), kIsa, copy_rows}};
 constexpr SegmentSumKernel kSegmentSum[] = {
     {QUERN_NAMED("segment_sum_f32_f32"), kIsa, DType::f32, DType::f32, segment_sum<float, float>},
+    {QUERN_NAMED("segment_sum_f32_bf16"), kIsa, DType::f32, DType::bf16,
+     segment_sum<float, bfloat16>},
     {QUERN_NAMED("segment_sum_bf16_f32"), kIsa, DType::bf16, DType::f32,
      segment_sum<bfloat16, float>},
     {QUERN_NAMED("segment_sum_bf16_bf16"), kIsa, DType::bf16, DType::bf16,
