@@ -187,6 +187,19 @@ TEST_CASE("copy_: every bf16 through f32 and f64, as bits") {
   }
 }
 
+TEST_CASE("copy_: every kind of f32 to bf16, the bits of one by one") {
+  const Tensor x = empty({1 << 16, 7}), y = empty(x.shape(), DType::bf16);
+  constexpr uint32_t kLower[] = {0, 1, 0x1234, 0x7fff, 0x8000, 0x8001, 0xffff};
+  for (uint32_t upper = 0; upper < 1 << 16; ++upper)
+    for (uint32_t k = 0; k < 7; ++k)
+      x.out<float>()[upper * 7 + k] = std::bit_cast<float>(upper << 16 | kLower[k]);
+  raw::copy_(y, x);
+  int64_t wrong = 0;
+  for (int64_t i = 0; i < x.numel(); ++i)
+    wrong += y.data<bfloat16>()[i].bits != bfloat16(x.data<float>()[i]).bits;
+  CHECK(wrong == 0);
+}
+
 TEST_CASE("copy_: a source that overlaps the destination is read first") {
   Tensor t = arange(10, DType::f32);
   raw::copy_(raw::slice(t, 0, 1, 10), raw::slice(t, 0, 0, 9));
