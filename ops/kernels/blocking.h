@@ -81,6 +81,9 @@ inline int64_t winograd_strip() { return l2() / 8; }
 
 /// Weights of a panel of channels, or their gradients' sums, in L1 beside the rows that meet them.
 inline constexpr int64_t kDepthwiseWeights = 16 << 10;
+/// The same where a weight meets all outputs of a block in registers (groups of several channels):
+/// from L2, so that pixels, which come from further away, are read and written whole.
+inline int64_t grouped_weights() { return l2() / 4; }
 /// Rows of a block that are copied, and their sums.
 inline int64_t depthwise_block() { return l2() / 4; }
 

@@ -23,6 +23,10 @@ struct Sums {
     if (wide) store(static_cast<float*>(to) + i, sum);
     else store(static_cast<T*>(to) + i, sum);
   }
+  /// Owns the line that element i is put to: a store that misses would wait for it.
+  __attribute__((always_inline)) void own(int64_t i) const {
+    __builtin_prefetch(static_cast<const char*>(to) + i * (wide ? 4 : int64_t{sizeof(T)}), 1);
+  }
 };
 
 /// to += v, but for the lanes before `first`, which another vector has added.
@@ -149,12 +153,24 @@ struct GroupedLoops {
           end(first < w.width ? at_most(count, (w.width - first + w.stride - 1) / w.stride) : 0) {}
   };
 
+  /// What the next row of outputs reads for `count` outputs: the vector of channels from c on.
+  static void prefetch(const DepthwiseWindow& w, int64_t output, int64_t count, int64_t c) {
+    const int64_t first = output * w.stride + w.offset, begin = first < 0 ? 0 : first;
+    const int64_t end = at_most(w.width, first + (count - 1) * w.stride + w.taps * w.offset_step);
+    const T* next = static_cast<const T*>(w.source) + c + w.ahead;
+    for (int64_t r = w.rows > w.fresh ? w.rows - w.fresh : 0; r < w.rows; ++r)
+      for (int64_t p = begin; p < end; ++p)
+        __builtin_prefetch(next + r * w.source_row + p * w.pixel);
+  }
+
   static void sum(const DepthwiseWindow& w, const float* weight, const DepthwiseActivation& a,
                   Sums<T> out, int64_t out_pixel) {
     for (int64_t output = 0; output < w.outputs;) {
       const int64_t left = w.outputs - output;
       for (int64_t begin = 0; begin < w.channels; begin += lanes) {
         const int64_t c = at_most(begin, w.channels - lanes);
+        if (w.fresh > 0) prefetch(w, output, at_most(left, left > 7 ? kOutputs : 7), c);
+        for (int64_t o = 0; o < at_most(left, kOutputs); ++o) out.own((output + o) * out_pixel + c);
         const V shift = a.shift ? load(a.shift + c) : V(0);
         const auto put = [&](int64_t o, V sum) __attribute__((always_inline)) {
           const Bounds bounds(a.activation);

@@ -68,8 +68,9 @@ class DepthwiseEngine {
   /// Are rows completed one by one, out of L1? Those of planes are copied together.
   bool by_row() const { return !plain_ && out_strides_.c == 1; }
   int64_t panel_width() const {
-    return depthwise_panel(p_,
-                           source_.copied() || out_strides_.c != 1 ? kCopiedChannels<T> : p_.oc);
+    if (source_.copied() || out_strides_.c != 1) return depthwise_panel(p_, kCopiedChannels<T>);
+    if (direct_ && group_ > 1) return depthwise_panel(p_, p_.oc, cache::grouped_weights());
+    return depthwise_panel(p_, p_.oc);
   }
   /// Blocks of an image's rows: as many as keep what is copied in a quarter of L2, and threads
   /// busy.
