@@ -10,6 +10,7 @@
 #include "quern/tensor/check.h"
 #include "quern/tensor/cpu_features.h"
 #include "quern/tensor/dtype.h"
+#include "quern/tensor/float16.h"
 #include "quern/tensor/memory_format.h"
 #include "quern/tensor/pair.h"
 #include "quern/tensor/parallel.h"

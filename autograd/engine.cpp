@@ -150,6 +150,7 @@ Tensor& Tensor::requires_grad_(bool value) {
         is_leaf() ? "" : meta(*this)->node->op);
   check(!value || is_floating(dtype()), "requires_grad_",
         "dtype: expected bf16, f32 or f64, got {}", dtype());
+  if (value) check_computes("requires_grad_", dtype());
   if (value || meta(*this) != nullptr) meta_or_new(*this).requires_grad = value;
   return *this;
 }

@@ -90,6 +90,7 @@ Tensor bias_gradient(const Tensor& dy_any) {
 Tensor linear(const Tensor& x_any, const Tensor& weight_any, const Tensor& bias) {
   check(x_any.defined() && is_floating(x_any.dtype()) && x_any.dim() >= 1, kOp,
         "x: expected a floating tensor [..., in], got {}", x_any);
+  check_computes(kOp, x_any.dtype());
   check(weight_any.defined() && weight_any.dim() == 2, kOp, "weight: expected [out, in], got {}",
         weight_any);
   const Tensor x = autocast::lower(x_any), weight = autocast::lower(weight_any);

@@ -120,6 +120,7 @@ Tensor column_matrix(const Tensor& b) { return b.dim() == 1 ? raw::unsqueeze(b, 
 Tensor matmul(const Tensor& a_any, const Tensor& b_any) {
   check(a_any.defined() && is_floating(a_any.dtype()) && a_any.dim() >= 1, kOp,
         "a: expected a floating tensor [..., m, k] or [k], got {}", a_any);
+  check_computes(kOp, a_any.dtype());
   check(b_any.defined() && b_any.dim() >= 1, kOp, "b: expected a tensor [..., k, n] or [k], got {}",
         b_any);
   const Tensor a_in = autocast::lower(a_any), b_in = autocast::lower(b_any);

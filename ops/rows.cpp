@@ -6,6 +6,7 @@
 #include "quern/ops/detail/row_groups.h"
 #include "quern/ops/kernels/lookup/lookup.h"
 #include "quern/tensor/bfloat16.h"
+#include "quern/tensor/float16.h"
 #include "quern/tensor/parallel.h"
 #include "quern/tensor/raw.h"
 #include "quern/tensor/span.h"
@@ -55,18 +56,38 @@ void copy(const Tensor& from, const int64_t* from_index, const Tensor& to, const
   });
 }
 
-/// Adds to what bf16 leaves out a number below its last bit: carries as often as that is far on its
-/// way to the next number.
-bfloat16 rounded_by_chance(float x, uint32_t word) {
+/// To the one of two neighbours: adds to what bf16 leaves out a number below its last bit, and so
+/// carries as often as that is far on its way to the next number.
+void round_by_chance(float x, uint32_t word, bfloat16& y) {
   const auto bits = std::bit_cast<uint32_t>(x);
-  if ((bits & 0x7f800000u) == 0x7f800000u) return static_cast<bfloat16>(x);  // infinite or NaN
-  return bfloat16::from_bits(static_cast<uint16_t>((bits + (word >> 16)) >> 16));
+  if ((bits & 0x7f800000u) == 0x7f800000u) y = bfloat16(x);  // infinite or NaN
+  else y = bfloat16::from_bits(static_cast<uint16_t>((bits + (word >> 16)) >> 16));
 }
 
+/// The same for f16, of which subnormal numbers have fewer bits: all are 2^-24 apart.
+void round_by_chance(float x, uint32_t word, float16& y) {
+  const auto bits = std::bit_cast<uint32_t>(x), size = bits & 0x7fffffffu;
+  const uint32_t sign = bits >> 16 & 0x8000u;
+  uint32_t half;
+  if (size >= 0x47800000u) {  // 65536, which as a half is infinity
+    y = float16(x);
+    return;
+  } else if (size >= 0x38800000u) {  // 2^-14: the exponents' biases are 127 and 15
+    half = (size + (word >> 19) - (112u << 23)) >> 13;
+  } else {
+    const float steps = std::bit_cast<float>(size) * 0x1p24f;
+    half = static_cast<uint32_t>(steps);
+    half +=
+        static_cast<double>(word) < static_cast<double>(steps - static_cast<float>(half)) * 0x1p32;
+  }
+  y = float16::from_bits(static_cast<uint16_t>(sign | half));
+}
+
+template <class T>
 Tensor rounded_by_chance(const Tensor& x, Generator& generator) {
-  const Tensor from = raw::contiguous(x), y = empty(x.shape(), DType::bf16);
+  const Tensor from = raw::contiguous(x), y = empty(x.shape(), dtype_of<T>);
   const float* in = from.data<float>();
-  bfloat16* out = y.out<bfloat16>();
+  T* out = y.out<T>();
   const uint64_t seed = generator.seed(), stream = generator.next_stream();
   const auto low = [](uint64_t u) { return static_cast<uint32_t>(u); };
   parallel_chunks(x.numel(), 1 << 14, [=](int64_t begin, int64_t end) {
@@ -75,7 +96,7 @@ Tensor rounded_by_chance(const Tensor& x, Generator& generator) {
       const auto words = philox4x32({low(block), low(block >> 32), low(stream), low(stream >> 32)},
                                     {low(seed), low(seed >> 32)});
       for (int64_t j = i; j < std::min(i + 4, end); ++j)
-        out[j] = rounded_by_chance(in[j], words[static_cast<size_t>(j - i)]);
+        round_by_chance(in[j], words[static_cast<size_t>(j - i)], out[j]);
     }
   });
   return y;
@@ -106,14 +127,18 @@ void scatter_rows(const Tensor& table, const Tensor& indices, const Tensor& rows
 void scatter_rows_by_chance(const Tensor& table, const Tensor& indices, const Tensor& rows,
                             Generator& generator) {
   constexpr std::string_view op = "scatter_rows_by_chance";
-  check(table.defined() && table.dtype() == DType::bf16, op, "table: expected bf16, got {}", table);
+  const bool f16 = table.defined() && table.dtype() == DType::f16;
+  check(f16 || (table.defined() && table.dtype() == DType::bf16), op,
+        "table: expected bf16 or f16, got {}", table);
   check(rows.defined() && rows.dtype() == DType::f32, op, "rows: expected f32, got {}", rows);
-  scatter_rows(table, indices, rounded_by_chance(rows, generator));
+  scatter_rows(table, indices,
+               f16 ? rounded_by_chance<float16>(rows, generator)
+                   : rounded_by_chance<bfloat16>(rows, generator));
 }
 
 void scatter_add_rows(const Tensor& table, const Tensor& indices, const Tensor& rows) {
   const Tensor index = check_operands("scatter_add_rows", table, indices, rows, "rows", table);
-  check(is_floating(table.dtype()), "scatter_add_rows", "table: expected bf16, f32 or f64, got {}",
+  check(is_floating(table.dtype()), "scatter_add_rows", "table: expected a floating dtype, got {}",
         table.dtype());
   const Span span("scatter_add_rows");
   const detail::RowGroups groups =

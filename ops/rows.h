@@ -21,13 +21,15 @@ namespace quern {
 void gather_rows(const Tensor& table, const Tensor& indices, const Tensor& out);
 /// table[indices[i], :] = rows[i, :]; of several rows for one index the last one stays.
 void scatter_rows(const Tensor& table, const Tensor& indices, const Tensor& rows);
-/// scatter_rows() of f32 rows into a bf16 table, each element rounded to one of the two numbers beside
-/// it by chance, so that it is right on average: steps of training that are smaller than half of
-/// bf16's spacing do not vanish. Element i of `rows` takes the upper half of word i%4 of
-/// philox({i/4, stream}, seed); NaN stays. Errors: those of scatter_rows(); other dtypes.
+/// scatter_rows() of f32 rows into a bf16 or f16 table, each element rounded to one of the two numbers
+/// beside it by chance, so that it is right on average: steps of training that are smaller than half
+/// of the table's spacing do not vanish. Element i of `rows` takes the upper bits of word i%4 of
+/// philox({i/4, stream}, seed): 16 for bf16, 13 for f16, all for its subnormal numbers. NaN stays;
+/// the number beside f16's largest is infinity, in the place of 65536.
+/// Errors: those of scatter_rows(); other dtypes.
 void scatter_rows_by_chance(const Tensor& table, const Tensor& indices, const Tensor& rows,
                             Generator& generator = default_generator());
-/// table[indices[i], :] += rows[i, :], one after the other; bf16 sums in f32 and rounds once a call.
+/// table[indices[i], :] += rows[i, :], one after the other; bf16 and f16 sum in f32 and round once a call.
 /// Floating dtypes only.
 void scatter_add_rows(const Tensor& table, const Tensor& indices, const Tensor& rows);
 

@@ -23,6 +23,7 @@ Optimizer::Optimizer(std::string_view name, std::vector<std::string_view> state_
       const size_t i = slots_.size();
       check(param.defined() && is_floating(param.dtype()), name_,
             "parameters[{}]: expected a floating tensor, got {}", i, param);
+      check_computes(name_, param.dtype());
       check(param.is_leaf(), name_, "parameters[{}]: expected a leaf, got the output of an op, {}",
             i, param);
       check(seen.insert(param.identity().lock().get()).second, name_,

@@ -138,8 +138,8 @@ class Layout {
 };
 
 constexpr std::string_view pytorch_name(DType dtype) {
-  constexpr std::string_view names[] = {"bool",     "uint8",   "int32",  "int64",
-                                        "bfloat16", "float32", "float64"};
+  constexpr std::string_view names[] = {"bool",    "uint8",    "int32",   "int64",
+                                        "float16", "bfloat16", "float32", "float64"};
   return names[static_cast<size_t>(dtype)];
 }
 

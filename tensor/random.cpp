@@ -101,10 +101,16 @@ void make_normal(const Batch& batch, float* values) {
   }
 }
 
-/// The largest f32 that is at most `bound`, or the largest bf16 if the dtype is that.
+/// The largest f32 that is at most `bound`, or the largest bf16 or f16 if the dtype is that.
 float at_most(double bound, DType dtype) {
   auto value = static_cast<float>(bound);
   if (value > bound) value = std::nextafter(value, -INFINITY);
+  if (dtype == DType::f16) {
+    const float16 near(value);
+    return near > value
+               ? float16::from_bits(static_cast<uint16_t>(near.bits + (value < 0 ? 1 : -1)))
+               : near;
+  }
   if (dtype != DType::bf16) return value;
   const auto bits = std::bit_cast<uint32_t>(value), rest = bits & 0xffff;
   return std::bit_cast<float>(bits - rest + (value < 0 && rest != 0 ? 0x10000 : 0));
@@ -121,7 +127,7 @@ float below(double bound, DType dtype) {
 template <class Draw>
 void fill_tensor(std::string_view op, const Tensor& t, double offset, double scale, float most,
                  Generator& generator, Draw draw) {
-  check(is_floating(t.dtype()), op, "dtype: expected bf16, f32 or f64, got {}", t.dtype());
+  check(is_floating(t.dtype()), op, "dtype: expected a floating one, got {}", t.dtype());
   raw::check_writable(op, t, "tensor");
   const Span span(op);
   const bool direct = t.dtype() == DType::f32 && t.is_dense_as(MemoryFormat::contiguous);
@@ -156,7 +162,11 @@ std::pair<int64_t, int64_t> held_range(int64_t low, int64_t high, DType dtype) {
       using Limits = std::numeric_limits<T>;
       return {std::max<int64_t>(low, Limits::min()), std::min<int64_t>(high, Limits::max())};
     } else {
-      constexpr int kDigits = std::is_same_v<T, bfloat16> ? 8 : std::is_same_v<T, float> ? 24 : 53;
+      constexpr bool kHalf = std::is_same_v<T, float16>;
+      constexpr int kDigits = std::is_same_v<T, bfloat16> ? 8
+                              : kHalf                     ? 11
+                              : std::is_same_v<T, float>  ? 24
+                                                          : 53;
       const auto held = [](int64_t value, bool up) {
         const uint64_t size =
             value < 0 ? -static_cast<uint64_t>(value) : static_cast<uint64_t>(value);
@@ -165,7 +175,12 @@ std::pair<int64_t, int64_t> held_range(int64_t low, int64_t high, DType dtype) {
         const uint64_t there = cut != size && up == (value > 0) ? cut + step : cut;
         return value < 0 ? -static_cast<__int128>(there) : static_cast<__int128>(there);
       };
-      const __int128 least = held(low, true), most = held(high, false);
+      using Limits = std::numeric_limits<int64_t>;
+      constexpr int64_t kLeast = kHalf ? -65504 : Limits::min(),
+                        kMost = kHalf ? 65504 : Limits::max();
+      if (low > kMost || high < kLeast) return {1, 0};
+      const __int128 least = held(std::max(low, kLeast), true),
+                     most = held(std::min(high, kMost), false);
       if (least > most) return {1, 0};  // among them those beyond int64
       return {static_cast<int64_t>(least), static_cast<int64_t>(most)};
     }

@@ -92,7 +92,8 @@ int64_t Tensor::item_as_integer(int64_t least, int64_t most) const {
     if constexpr (std::is_integral_v<T>) {
       number = static_cast<int64_t>(value);
     } else {
-      fits = value >= T(-0x1p63) && value < T(0x1p63);  // false for NaN
+      const auto wide = static_cast<double>(value);
+      fits = wide >= -0x1p63 && wide < 0x1p63;  // false for NaN
       if (fits) number = static_cast<int64_t>(value);
     }
     check(fits && least <= number && number <= most, "item",

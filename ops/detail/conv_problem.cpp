@@ -26,6 +26,7 @@ void check_pair(std::string_view name, Pair value, int64_t least) {
 void check_conv_operands(const Tensor& x, const Tensor& weight) {
   check(x.defined() && is_floating(x.dtype()) && x.dim() == 4 && x.numel() > 0, kOp,
         "x: expected a floating, non-empty tensor [N,C,H,W], got {}", x);
+  check_computes(kOp, x.dtype());
   check(weight.defined() && weight.dim() == 4 && weight.numel() > 0, kOp,
         "weight: expected a non-empty tensor [O,C/groups,KH,KW], got {}", weight);
   const auto casts = [](const Tensor& t) {

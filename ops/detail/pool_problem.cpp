@@ -10,6 +10,7 @@ using namespace kernels;
 void check_pool_input(std::string_view op, const Tensor& x) {
   check(x.defined() && is_floating(x.dtype()) && x.dim() == 4 && x.numel() > 0, op,
         "x: expected a floating, non-empty tensor [N,C,H,W], got {}", x);
+  check_computes(op, x.dtype());
 }
 
 Pair pooled_size(std::string_view op, const Tensor& x, const PoolWindow& window, bool ceil_mode) {

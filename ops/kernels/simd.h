@@ -1,6 +1,6 @@
-// Vectors over arrays of bf16, f32 and f64, as long as the unit's instruction set has them: xsimd,
-// and what it lacks for bf16. bf16 is widened to f32 on load and rounded to nearest even (a NaN
-// stays one) on store. Included by files with ISA flags, so all of it has internal linkage.
+// Vectors over arrays of bf16, f16, f32 and f64, as long as the unit's instruction set has them:
+// xsimd, and what it lacks for bf16 and f16. Those are widened to f32 on load and rounded to nearest
+// even (a NaN stays one) on store. Included by files with ISA flags, so all of it has internal linkage.
 #pragma once
 #include <cstdint>
 #include <type_traits>
@@ -9,13 +9,14 @@
 
 #include "quern/ops/kernels/unit.h"
 #include "quern/tensor/bfloat16.h"
+#include "quern/tensor/float16.h"
 
 namespace quern::kernels {
 namespace {
 
-/// The type that elements of type T are computed in: f32 for bf16.
+/// The type that elements of type T are computed in: f32 for bf16 and f16.
 template <class T>
-using Wide = std::conditional_t<std::is_same_v<T, bfloat16>, float, T>;
+using Wide = std::conditional_t<sizeof(T) == 2, float, T>;
 
 /// A vector of T's elements, widened: of the best instruction set that the unit is compiled for.
 template <class T>
@@ -51,7 +52,25 @@ inline Halves narrow(Words v) {
 #endif
 }
 
-inline Vec<bfloat16> widened(Halves v) { return (Vec<bfloat16>::register_type)(widen(v) << 16); }
+/// Of T bf16 or f16.
+template <class T>
+Vec<T> widened(Halves v) {
+  if constexpr (std::is_same_v<T, bfloat16>) {
+    return (typename Vec<T>::register_type)(widen(v) << 16);
+  } else {
+#if defined(__AVX512F__)
+    return _mm512_maskz_cvtph_ps(0xffff, (__m256i)v);
+#elif defined(__AVX2__)
+    return _mm256_cvtph_ps((__m128i)v);
+#elif defined(__ARM_NEON)
+    return vcvt_f32_f16((float16x4_t)v);
+#else
+    alignas(64) float wide[kLanes<float>];
+    for (int i = 0; i < kLanes<float>; ++i) wide[i] = float16::from_bits(v[i]);
+    return Vec<T>::load_aligned(wide);
+#endif
+  }
+}
 
 // Rounded once, which xsimd's are not in Neon: those of f32 are refined estimates, and no numbers
 // at infinity.
@@ -98,10 +117,13 @@ F square_root(F x) {
 
 inline Vec<double> load(const double* p) { return Vec<double>::load_unaligned(p); }
 inline Vec<float> load(const float* p) { return Vec<float>::load_unaligned(p); }
-inline Vec<bfloat16> load(const bfloat16* p) {
+/// Of bf16 or f16.
+template <class T>
+Vec<T> load(const T* p) {
+  static_assert(sizeof(T) == 2);
   Halves half;
   __builtin_memcpy(&half, p, sizeof(half));
-  return widened(half);
+  return widened<T>(half);
 }
 
 /// Rounded to nearest even.
@@ -119,10 +141,33 @@ inline Halves to_bf16(Vec<bfloat16> v) {
 #endif
 }
 
+inline Halves to_f16(Vec<float16> v) {
+#if defined(__AVX512F__)
+  return (Halves)_mm512_maskz_cvtps_ph(0xffff, v.data, _MM_FROUND_TO_NEAREST_INT);
+#elif defined(__AVX2__)
+  return (Halves)_mm256_cvtps_ph(v.data, _MM_FROUND_TO_NEAREST_INT);
+#elif defined(__ARM_NEON)
+  return (Halves)vcvt_f16_f32(v.data);
+#else
+  Halves half;
+  for (int i = 0; i < kLanes<float>; ++i) half[i] = float16(v.get(static_cast<size_t>(i))).bits;
+  return half;
+#endif
+}
+/// To T, bf16 or f16.
+template <class T>
+Halves narrowed(Vec<T> v) {
+  if constexpr (std::is_same_v<T, bfloat16>) return to_bf16(v);
+  else return to_f16(v);
+}
+
 inline void store(double* p, Vec<double> v) { v.store_unaligned(p); }
 inline void store(float* p, Vec<float> v) { v.store_unaligned(p); }
-inline void store(bfloat16* p, Vec<bfloat16> v) {
-  const Halves half = to_bf16(v);
+/// Of bf16 or f16.
+template <class T>
+void store(T* p, Vec<T> v) {
+  static_assert(sizeof(T) == 2);
+  const Halves half = narrowed<T>(v);
   __builtin_memcpy(static_cast<void*>(p), &half, sizeof(half));
 }
 
@@ -131,8 +176,8 @@ inline void store(bfloat16* p, Vec<bfloat16> v) {
 template <class T>
 void stream(T* p, Vec<T> v) {
 #ifdef __AVX512F__
-  if constexpr (std::is_same_v<T, bfloat16>)
-    return _mm256_stream_si256(reinterpret_cast<__m256i*>(p), (__m256i)to_bf16(v));
+  if constexpr (sizeof(T) == 2)
+    return _mm256_stream_si256(reinterpret_cast<__m256i*>(p), (__m256i)narrowed<T>(v));
   if constexpr (std::is_same_v<T, float>) return _mm512_stream_ps(p, v.data);
 #endif
   store(p, v);
@@ -198,6 +243,15 @@ inline void widen_one(const bfloat16* p, float* to) {
   const uint32_t word = uint32_t{half} << 16;
   __builtin_memcpy(to, &word, sizeof(word));
 }
+inline void widen_one(const float16* p, float* to) {
+#ifdef __AVX2__
+  uint16_t half;
+  __builtin_memcpy(&half, p, sizeof(half));
+  *to = _cvtsh_ss(half);
+#else
+  *to = *p;
+#endif
+}
 
 #ifdef __AVX512F__
 /// The first n lanes.
@@ -215,7 +269,7 @@ Vec<T> load_n(const T* p, int64_t n, Vec<T> fill = Vec<T>(0)) {
   if constexpr (std::is_same_v<T, double>) return _mm512_mask_loadu_pd(fill.data, some, p);
   else if constexpr (std::is_same_v<T, float>) return _mm512_mask_loadu_ps(fill.data, some, p);
   else {
-    const Vec<T> v = widened((Halves)_mm256_maskz_loadu_epi16(some, p));
+    const Vec<T> v = widened<T>((Halves)_mm256_maskz_loadu_epi16(some, p));
     return _mm512_mask_mov_ps(fill.data, some, v.data);
   }
 #else
@@ -234,7 +288,7 @@ void store_n(T* p, Vec<T> v, int64_t n) {
   const auto some = lanes_before<T>(n);
   if constexpr (std::is_same_v<T, double>) _mm512_mask_storeu_pd(p, some, v.data);
   else if constexpr (std::is_same_v<T, float>) _mm512_mask_storeu_ps(p, some, v.data);
-  else _mm256_mask_storeu_epi16(p, some, (__m256i)to_bf16(v));
+  else _mm256_mask_storeu_epi16(p, some, (__m256i)narrowed<T>(v));
 #else
   alignas(64) T padded[kLanes<T>];
   store(padded, v);

@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "quern/tensor/cpu_features.h"
+#include "quern/tensor/dtype.h"
 #include "quern/tensor/verbose.h"
 
 namespace quern::kernels {
@@ -45,6 +46,14 @@ const Kernel* select(std::string_view family, Fits fits, WhyNot why_not = {}) {
     return kernel;
   }
   return nullptr;
+}
+
+/// Of those that fit, as all dtypes that ops compute in have one. Error of `op`: another dtype.
+template <class Kernel, class Fits>
+const Kernel& select_by_dtype(std::string_view op, DType dtype, Fits fits) {
+  const Kernel* kernel = select<Kernel>(op, fits);
+  if (!kernel) refuse_dtype(op, dtype);
+  return *kernel;
 }
 
 }  // namespace quern::kernels

@@ -97,7 +97,7 @@ TEST_CASE("segments are summed within the rounding of their terms") {
     const DType sums = wide ? DType::f64 : DType::f32;
     // Eight terms at most, each rounded as a product and as a sum; of f64 on either side.
     const double bound = 1.0001 * (wide ? 2 * 17 * 0x1p-53 : 17 * 0x1p-24);
-    const double final = kernel.to == DType::bf16 ? 0x1p-8 : 0;
+    const double final = kernel.to == DType::bf16 ? 0x1p-8 : kernel.to == DType::f16 ? 0x1p-11 : 0;
     for (const int64_t width : kWidths)
       for (const bool indexed : {false, true})
         for (const bool weighted : {false, true})
@@ -149,14 +149,17 @@ TEST_CASE("dispatch of lookups") {
         "segment_sum_f64_f64_reference");
   CHECK_THROWS_WITH_AS(
       select_segment_sum(DType::f64, DType::f32),
-      "[segment_sum] rows: expected f32, bf16 or f64 that are summed in it, got f64 to f32", Error);
+      "[segment_sum] rows: expected f32, bf16, f16 or f64 that are summed in it, got f64 to f32",
+      Error);
   const Isa cap = isa_cap();
   for (const Isa isa : {Isa::portable, Isa::avx2, Isa::avx512}) {
     if (isa > cap || !cpu_has(isa)) continue;
     set_isa_cap(isa);
     CHECK(std::string(select_row_copy().name) == "copy_rows_" + std::string(to_string(isa)));
-    CHECK(std::string(select_segment_sum(DType::bf16, DType::f32).name) ==
-          "segment_sum_bf16_f32_" + std::string(to_string(isa)));
+    for (const DType from : {DType::bf16, DType::f16})
+      for (const DType to : {from, DType::f32})
+        CHECK(select_segment_sum(from, to).name ==
+              fmt::format("segment_sum_{}_{}_{}", from, to, to_string(isa)));
   }
   set_isa_cap(cap);
 }

@@ -11,7 +11,7 @@ using namespace quern::test;
 
 TEST_CASE("rows of the table, in any layout and dtype") {
   const Tensor indices = from_vector<int64_t>({3, 0, 3, 2, 1, 0}, {2, 3});
-  for (const auto dtype : {DType::bf16, DType::f32, DType::f64}) {
+  for (const auto dtype : {DType::f16, DType::bf16, DType::f32, DType::f64}) {
     const Tensor weight = random({4, 5}, 1, dtype);
     const Tensor y = embedding(indices, weight);
     CHECK(y.shape() == Shape{2, 3, 5});

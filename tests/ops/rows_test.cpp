@@ -1,6 +1,6 @@
 #include "quern/ops/rows.h"
 
-#include <bit>
+#include <algorithm>
 #include <cmath>
 
 #include "gradcheck_helper.h"
@@ -51,7 +51,7 @@ Tensor spread_rows(const Tensor& t) {
 
 TEST_CASE("rows out of a table and into it, whatever the strides") {
   const Tensor indices = from_vector<int64_t>({3, 0, 3, 2, 6, 0});
-  for (const DType dtype : {DType::bf16, DType::f32, DType::f64})
+  for (const DType dtype : {DType::f16, DType::bf16, DType::f32, DType::f64})
     for (const int64_t width : {1, 5, 128}) {
       const Tensor table = random({7, width}, 1, dtype), rows = random({6, width}, 2, dtype);
       const Tensor gathered = full({6, width}, std::nan(""), dtype);
@@ -64,8 +64,9 @@ TEST_CASE("rows out of a table and into it, whatever the strides") {
         scatter_rows(stored, strided(indices), layout(rows));
         CHECK(same_bits(stored, expected(table, indices, rows, false)));
         scatter_add_rows(added, strided(indices), layout(rows));
-        // At most three terms of at most 1 each; bf16 is rounded once.
+        // At most three terms of at most 1 each; bf16 and f16 are rounded once.
         const double bound = dtype == DType::bf16  ? 3 * 0x1p-9
+                             : dtype == DType::f16 ? 3 * 0x1p-12
                              : dtype == DType::f32 ? 3 * 0x1p-23
                                                    : 0;
         CHECK(max_abs_difference(added, expected(table, indices, rows, true)) <= 2 * bound);
@@ -181,17 +182,45 @@ TEST_CASE("what rows refuse") {
   CHECK_THROWS_AS(scatter_rows(raw::expand(zeros({1, 2}), {4, 2}), indices, rows), Error);
   CHECK_THROWS_WITH_AS(
       scatter_add_rows(zeros({4, 2}, DType::i64), indices, zeros({2, 2}, DType::i64)),
-      "[scatter_add_rows] table: expected bf16, f32 or f64, got i64", Error);
+      "[scatter_add_rows] table: expected a floating dtype, got i64", Error);
   const Tensor own = zeros({2, 2}, DType::i64);
   CHECK_THROWS_AS(scatter_rows(own, raw::select(own, 0, 1), zeros({2, 2}, DType::i64)), Error);
 }
 
+namespace {
+
+/// The two numbers beside x, the smaller one in size first; the same twice where it is one of them.
+std::pair<double, double> neighbours(float x, DType dtype) {
+  const double size = std::abs(static_cast<double>(x));
+  const int digits = dtype == DType::bf16 ? 8 : 11, least = dtype == DType::bf16 ? -126 : -14;
+  const double spacing =
+      std::ldexp(1, std::max(size > 0 ? std::ilogb(size) : least, least) + 1 - digits);
+  const double below = std::floor(size / spacing) * spacing;
+  return {std::copysign(below, x), std::copysign(below == size ? below : below + spacing, x)};
+}
+
+/// What the chance to be rounded away from zero is a whole multiple of.
+double chance_step(float x, DType dtype) {
+  return dtype == DType::bf16 ? 0x1p-16 : std::abs(x) >= 0x1p-14f ? 0x1p-13 : 0x1p-32;
+}
+
+}  // namespace
+
 TEST_CASE("rows that are rounded by chance are right on average, and among neighbours") {
   constexpr int64_t kDraws = 40'000;
   const Threads kept;
-  for (const float x : {1.0f, 1.001f, -1.001f, 3.14159f, 1e-3f, 0.0f, 1.00390625f, -250.3f}) {
+  for (const auto& [dtype, x] :
+       {std::pair(DType::bf16, 1.0f), {DType::bf16, 1.001f},  {DType::bf16, -1.001f},
+        {DType::bf16, 3.14159f},      {DType::bf16, 1e-3f},   {DType::bf16, 0.0f},
+        {DType::bf16, 1.00390625f},   {DType::bf16, -250.3f}, {DType::f16, 1.0f},
+        {DType::f16, 1.0001f},        {DType::f16, -1.0001f}, {DType::f16, 3.14159f},
+        {DType::f16, 65503.0f},       {DType::f16, 0.0f},     {DType::f16, 0x1.ffcp-1f},
+        {DType::f16, 0x1.ffep-1f},    {DType::f16, 0x1p-14f}, {DType::f16, 6.1e-5f},
+        {DType::f16, 0x1.ffep-15f},   {DType::f16, -1e-6f},   {DType::f16, 0x1p-24f},
+        {DType::f16, 4e-8f},          {DType::f16, -1e-8f}}) {
+    CAPTURE(dtype);
     CAPTURE(x);
-    const Tensor rows = full({kDraws / 8, 8}, x), table = empty(rows.shape(), DType::bf16);
+    const Tensor rows = full({kDraws / 8, 8}, x), table = empty(rows.shape(), dtype);
     Tensor first;
     for (const int threads : {1, 3}) {
       set_num_threads(threads);
@@ -201,10 +230,7 @@ TEST_CASE("rows that are rounded by chance are right on average, and among neigh
       CHECK(same_bits(table, first));
       CHECK(generator.stream() == 4);
     }
-    // The two numbers beside it, in size.
-    const uint32_t bits = std::bit_cast<uint32_t>(x), cut = bits & 0xffff0000u;
-    const double below = std::bit_cast<float>(cut);
-    const double above = bits == cut ? below : std::bit_cast<float>(cut + 0x10000u);
+    const auto [below, above] = neighbours(x, dtype);
     double sum = 0, up = 0, strangers = 0;
     for (const double y : table.to_vector<double>()) {
       strangers += y != below && y != above;
@@ -212,9 +238,10 @@ TEST_CASE("rows that are rounded by chance are right on average, and among neigh
       up += y == above && above != below;
     }
     CHECK(strangers == 0);
-    // Of draws with chance p, the mean is off by five deviations once in two million times; the
-    // words' 16 bits make p exact.
+    // Of draws with chance p, the mean is off by five deviations once in two million times. The
+    // words have bits enough to make p exact.
     const double p = above == below ? 0 : (static_cast<double>(x) - below) / (above - below);
+    CHECK(std::fmod(p, chance_step(x, dtype)) == 0);
     const double bound = 5 * std::sqrt(p * (1 - p) / kDraws) * std::abs(above - below);
     CHECK(std::abs(sum / kDraws - (static_cast<double>(x) - below)) <= bound);
     CHECK((up > 0) == (p > 0));
@@ -235,14 +262,48 @@ TEST_CASE("steps too small for bf16 add up where rows are rounded by chance") {
   CHECK(std::abs(mean - 1.5) < 5 * 0.061 / 32);
 }
 
+TEST_CASE("steps too small for f16 add up where rows are rounded by chance, subnormal ones too") {
+  for (const double step : {1e-4, 1e-9}) {
+    CAPTURE(step);
+    const double spacing = step == 1e-4 ? 0x1p-10 : 0x1p-24, start = 1024 * spacing;
+    const Tensor by_chance = full({16, 64}, start, DType::f16), rows = arange(16);
+    Generator generator(2);
+    for (int i = 0; i < 1000; ++i)
+      scatter_rows_by_chance(by_chance, rows, raw::to(by_chance, DType::f32) + step, generator);
+    const double mean = sum(raw::to(by_chance, DType::f64)).item() / 1024;
+    const double deviation = std::sqrt(1000 * step * (spacing - step));  // of the sum of 1000 steps
+    CHECK(std::abs(mean - start - 1000 * step) < 5 * deviation / 32);
+  }
+}
+
+TEST_CASE("rows rounded by chance: beyond f16's largest number there is infinity") {
+  constexpr int64_t kDraws = 40'000;
+  const Tensor table = empty({1, kDraws}, DType::f16), at = zeros({1}, DType::i64);
+  for (const float x : {65504.0f, 65510.0f, -65528.0f, 65536.0f, -1e30f}) {
+    CAPTURE(x);
+    Generator generator(3);
+    scatter_rows_by_chance(table, at, full({1, kDraws}, x), generator);
+    double infinite = 0;
+    for (const double y : table.to_vector<double>()) {
+      REQUIRE((y == std::copysign(65504, x) || y == std::copysign(INFINITY, x)));
+      infinite += std::isinf(y);
+    }
+    const double p = std::clamp((std::abs(static_cast<double>(x)) - 65504) / 32, 0.0, 1.0);
+    CHECK(std::abs(infinite / kDraws - p) <= 5 * std::sqrt(p * (1 - p) / kDraws));
+  }
+}
+
 TEST_CASE("rows rounded by chance: what is not finite stays, other dtypes are refused") {
   const float inf = INFINITY, nan = std::nanf("");
-  const Tensor table = zeros({1, 4}, DType::bf16), at = zeros({1}, DType::i64);
-  scatter_rows_by_chance(table, at, from_vector<float>({inf, -inf, nan, 0}, {1, 4}));
-  const auto x = table.to_vector<float>();
-  CHECK((x[0] == inf && x[1] == -inf && std::isnan(x[2]) && x[3] == 0));
+  const Tensor at = zeros({1}, DType::i64);
+  for (const DType dtype : {DType::bf16, DType::f16}) {
+    const Tensor table = zeros({1, 4}, dtype);
+    scatter_rows_by_chance(table, at, from_vector<float>({inf, -inf, nan, 0}, {1, 4}));
+    const auto x = table.to_vector<float>();
+    CHECK((x[0] == inf && x[1] == -inf && std::isnan(x[2]) && x[3] == 0));
+    CHECK_THROWS_WITH(scatter_rows_by_chance(table, at, zeros({1, 4}, dtype)),
+                      doctest::Contains("[scatter_rows_by_chance] rows: expected f32"));
+  }
   CHECK_THROWS_WITH(scatter_rows_by_chance(zeros({1, 4}), at, zeros({1, 4})),
-                    doctest::Contains("[scatter_rows_by_chance] table: expected bf16"));
-  CHECK_THROWS_WITH(scatter_rows_by_chance(table, at, zeros({1, 4}, DType::bf16)),
-                    doctest::Contains("[scatter_rows_by_chance] rows: expected f32"));
+                    doctest::Contains("[scatter_rows_by_chance] table: expected bf16 or f16"));
 }

@@ -77,8 +77,10 @@ TEST_CASE("bfloat16: NaN payloads in the lower half do not become infinity") {
 TEST_CASE("dtype: names, sizes, promotion") {
   CHECK(to_string(DType::boolean) == "bool");
   CHECK(to_string(DType::bf16) == "bf16");
-  for (DType dtype :
-       {DType::boolean, DType::u8, DType::i32, DType::i64, DType::bf16, DType::f32, DType::f64}) {
+  CHECK(to_string(DType::f16) == "f16");
+  CHECK(to_string(DType::f64) == "f64");
+  for (DType dtype : {DType::boolean, DType::u8, DType::i32, DType::i64, DType::f16, DType::bf16,
+                      DType::f32, DType::f64}) {
     visit_dtype(dtype, [&]<class T>(std::type_identity<T>) {
       CHECK(dtype_of<T> == dtype);
       CHECK(itemsize(dtype) == sizeof(T));
@@ -88,6 +90,17 @@ TEST_CASE("dtype: names, sizes, promotion") {
   CHECK(promote(DType::i64, DType::bf16) == DType::bf16);
   CHECK(promote(DType::f32, DType::bf16) == DType::f32);
   CHECK(promote(DType::u8, DType::boolean) == DType::u8);
+  for (const DType dtype : {DType::boolean, DType::u8, DType::i32, DType::i64, DType::f16})
+    CHECK(promote(DType::f16, dtype) == DType::f16);
+  for (const DType dtype : {DType::bf16, DType::f32}) {
+    CHECK(promote(DType::f16, dtype) == DType::f32);
+    CHECK(promote(dtype, DType::f16) == DType::f32);
+  }
+  CHECK(promote(DType::f64, DType::f16) == DType::f64);
   CHECK_THROWS_WITH_AS(visit_floating("exp", DType::i32, [](auto) {}),
                        "[exp] dtype: expected bf16, f32 or f64, got i32", Error);
+  CHECK_THROWS_WITH_AS(visit_floating("exp", DType::f16, [](auto) {}),
+                       "[exp] dtype: expected bf16, f32 or f64, got f16, which is storage: "
+                       "to(DType::f32) or bf16 comes first",
+                       Error);
 }

@@ -12,8 +12,8 @@ using namespace quern;
 
 namespace {
 
-constexpr DType kDTypes[] = {DType::boolean, DType::u8,  DType::i32, DType::i64,
-                             DType::bf16,    DType::f32, DType::f64};
+constexpr DType kDTypes[] = {DType::boolean, DType::u8,   DType::i32, DType::i64,
+                             DType::f16,     DType::bf16, DType::f32, DType::f64};
 
 /// Calls f(dst element, src element), as offsets from the first, for each index of shape.
 template <class F>
@@ -28,7 +28,7 @@ void walk(const Shape& shape, const Strides& dst, const Strides& src, F f, int d
 template <class To, class From>
 To converted(From value) {
   if constexpr (std::is_same_v<To, bool>) return static_cast<double>(value) != 0;
-  else if constexpr (std::is_same_v<To, bfloat16>) return bfloat16(static_cast<float>(value));
+  else if constexpr (sizeof(To) == 2) return To(static_cast<float>(value));
   else return static_cast<To>(value);
 }
 
@@ -83,8 +83,9 @@ TEST_CASE("copy_: between formats, around the sizes of tiles and cells") {
                              Shape{2, 33, 1, 1}, Shape{2, 1, 9, 9}, Shape{1, 3, 224, 224},
                              Shape{1, 2048, 7, 7}, Shape{1, 9, 1, 40'000}, Shape{2, 8, 32, 32}}) {
     for (auto [to, from] : {std::pair{DType::f32, DType::f32}, std::pair{DType::bf16, DType::f32},
-                            std::pair{DType::f32, DType::bf16}, std::pair{DType::u8, DType::u8},
-                            std::pair{DType::f64, DType::f64}}) {
+                            std::pair{DType::f32, DType::bf16}, std::pair{DType::f16, DType::f32},
+                            std::pair{DType::f32, DType::f16}, std::pair{DType::f16, DType::bf16},
+                            std::pair{DType::u8, DType::u8}, std::pair{DType::f64, DType::f64}}) {
       const Tensor nchw = numbers(shape, from);
       const Tensor nhwc = numbers(shape, from, MemoryFormat::channels_last);
       check_copy(empty(shape, to, MemoryFormat::channels_last), nchw);
@@ -140,8 +141,8 @@ TEST_CASE("copy_: random views agree with the walk") {
       }
       return t;
     };
-    const Tensor dst = view(kDTypes[draw(7)]);
-    check_copy(dst, view(draw(2) == 0 ? dst.dtype() : kDTypes[draw(7)]));
+    const Tensor dst = view(kDTypes[draw(8)]);
+    check_copy(dst, view(draw(2) == 0 ? dst.dtype() : kDTypes[draw(8)]));
   }
 }
 

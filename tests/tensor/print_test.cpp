@@ -73,6 +73,8 @@ TEST_CASE("printed: other floating types") {
   CHECK(to_string(raw::to(from_vector<float>({0.1f, 3.14159f, 1e3f}), DType::bf16)) ==
         "tensor([1.0010e-01, 3.1406e+00, 1.0000e+03], dtype=torch.bfloat16)");
   CHECK(to_string(ones({2}, DType::bf16)) == "tensor([1., 1.], dtype=torch.bfloat16)");
+  CHECK(to_string(from_vector<float16>({float16(0.1f), float16(-65504.0f)})) ==
+        "tensor([ 9.9976e-02, -6.5504e+04], dtype=torch.float16)");
 }
 
 TEST_CASE("printed: without elements") {

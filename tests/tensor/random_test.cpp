@@ -119,7 +119,7 @@ TEST_CASE("random: seeds and streams differ") {
 }
 
 TEST_CASE("random: tensors in logical order whatever the strides and dtype") {
-  for (DType dtype : {DType::bf16, DType::f32, DType::f64}) {
+  for (DType dtype : {DType::f16, DType::bf16, DType::f32, DType::f64}) {
     Generator first(4), second(4);
     const Tensor dense = empty({2, 3, 5, 7}, DType::f32);
     const Tensor other = empty({2, 3, 5, 7}, dtype, MemoryFormat::channels_last);
@@ -149,7 +149,7 @@ TEST_CASE("random: uniform numbers stay below their bound in every dtype") {
     const std::vector<double> values = t.to_vector<double>();
     return *std::min_element(values.begin(), values.end());
   };
-  for (DType dtype : {DType::bf16, DType::f32, DType::f64}) {
+  for (DType dtype : {DType::f16, DType::bf16, DType::f32, DType::f64}) {
     CHECK(largest(rand({100'000}, dtype)) < 1);
     const Tensor t = empty({100'000}, dtype);
     for (const auto& [low, high] : {std::pair(1.0, 1.0 + 0x1p-7),
@@ -169,6 +169,7 @@ TEST_CASE("random: uniform numbers stay below their bound in every dtype") {
     CHECK(largest(t) == 1);
   }
   CHECK(largest(rand({100'000}, DType::bf16)) == 1 - 0x1p-8);
+  CHECK(largest(rand({100'000}, DType::f16)) == 1 - 0x1p-11);
 }
 
 TEST_CASE("random: randint keeps to its range in every dtype") {
@@ -182,6 +183,8 @@ TEST_CASE("random: randint keeps to its range in every dtype") {
        {Range{0, 512, DType::bf16, 0, 510},
         {-511, 3, DType::bf16, -510, 2},
         {257, 260, DType::bf16, 258, 258},
+        {2047, 2052, DType::f16, 2047, 2050},
+        {INT64_MIN, INT64_MAX, DType::f16, -65504, 65504},
         {0, (1 << 24) + 2, DType::f32, 0, 1 << 24},
         {INT64_MIN, INT64_MAX, DType::f32, INT64_MIN, INT64_MAX - (int64_t{1} << 39) + 1},
         {INT64_MIN, INT64_MAX, DType::f64, INT64_MIN, INT64_MAX - (int64_t{1} << 10) + 1},
@@ -196,6 +199,7 @@ TEST_CASE("random: randint keeps to its range in every dtype") {
   CHECK_THROWS_WITH_AS(randint(257, 258, {1}, DType::bf16),
                        "[randint] low, high: expected a range with numbers of bf16, got 257, 258",
                        Error);
+  CHECK_THROWS_AS(randint(65505, 70000, {1}, DType::f16), Error);
   CHECK_THROWS_AS(randint(INT64_MAX - 2, INT64_MAX, {1}, DType::f64), Error);
 }
 
@@ -212,7 +216,7 @@ TEST_CASE("random: randint reaches its bounds and nothing else") {
 
 TEST_CASE("random: errors") {
   CHECK_THROWS_WITH_AS(normal_(zeros({2}, DType::i32), 0, 1),
-                       "[normal_] dtype: expected bf16, f32 or f64, got i32", Error);
+                       "[normal_] dtype: expected a floating one, got i32", Error);
   CHECK_THROWS_WITH_AS(normal_(zeros({2}), 0, -1), "[normal_] std: expected at least 0, got -1",
                        Error);
   CHECK_THROWS_WITH_AS(uniform_(zeros({2}), 1, 0), "[uniform_] high: expected at least 1, got 0",

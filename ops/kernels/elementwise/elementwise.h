@@ -10,6 +10,7 @@ namespace quern::kernels {
 /// function has no kernel for.
 template <class Kernel, class Op>
 const Kernel& select_elementwise(std::string_view caller, Op op, DType dtype) {
+  check_computes(caller, dtype);
   const auto* kernel = select<Kernel>(
       caller, [=](const Kernel& record) { return record.op == op && record.dtype == dtype; });
   check(kernel, caller, "dtype: expected a {} dtype, got {}",

@@ -28,7 +28,7 @@ const GemmKernel& select_gemm_kernel(DType a_and_b) {
                    ? "vdpbf16ps is slower than widening on this CPU"
                    : nullptr;
       });
-  check(kernel, "gemm", "dtype: expected bf16, f32 or f64, got {}", a_and_b);
+  if (!kernel) refuse_dtype("gemm", a_and_b);
   return *kernel;
 }
 

@@ -66,7 +66,7 @@ const SegmentSumKernel& select_segment_sum(DType from, DType to) {
   const auto* kernel = select<SegmentSumKernel>(
       "segment_sum", [=](const SegmentSumKernel& k) { return k.from == from && k.to == to; });
   check(kernel, "segment_sum",
-        "rows: expected f32, bf16 or f64 that are summed in it, got {} to {}", from, to);
+        "rows: expected f32, bf16, f16 or f64 that are summed in it, got {} to {}", from, to);
   return *kernel;
 }
 

@@ -3,6 +3,7 @@
 
 #include "quern/ops/kernels/lookup/lookup_kernel.h"
 #include "quern/tensor/bfloat16.h"
+#include "quern/tensor/float16.h"
 
 namespace quern::kernels {
 namespace {
@@ -43,6 +44,12 @@ constexpr SegmentSumKernel kSegmentSum[] = {
      segment_sum<bfloat16, float, float>},
     {QUERN_NAMED("segment_sum_bf16_bf16"), kIsa, DType::bf16, DType::bf16,
      segment_sum<bfloat16, bfloat16, float>},
+    {QUERN_NAMED("segment_sum_f32_f16"), kIsa, DType::f32, DType::f16,
+     segment_sum<float, float16, float>},
+    {QUERN_NAMED("segment_sum_f16_f32"), kIsa, DType::f16, DType::f32,
+     segment_sum<float16, float, float>},
+    {QUERN_NAMED("segment_sum_f16_f16"), kIsa, DType::f16, DType::f16,
+     segment_sum<float16, float16, float>},
     {QUERN_NAMED("segment_sum_f64_f64"), kIsa, DType::f64, DType::f64,
      segment_sum<double, double, double>},
 };

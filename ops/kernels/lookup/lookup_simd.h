@@ -116,6 +116,10 @@ constexpr SegmentSumKernel kSegmentSum[] = {
      segment_sum<bfloat16, float>},
     {QUERN_NAMED("segment_sum_bf16_bf16"), kIsa, DType::bf16, DType::bf16,
      segment_sum<bfloat16, bfloat16>},
+    {QUERN_NAMED("segment_sum_f32_f16"), kIsa, DType::f32, DType::f16, segment_sum<float, float16>},
+    {QUERN_NAMED("segment_sum_f16_f32"), kIsa, DType::f16, DType::f32, segment_sum<float16, float>},
+    {QUERN_NAMED("segment_sum_f16_f16"), kIsa, DType::f16, DType::f16,
+     segment_sum<float16, float16>},
 };
 
 }  // namespace

@@ -7,7 +7,7 @@ namespace quern::kernels {
 
 /// For bf16, f32 or f64.
 inline const BatchNormKernel& select_batch_norm_kernel(DType dtype, bool nhwc) {
-  return *select<BatchNormKernel>("batch_norm", [=](const BatchNormKernel& kernel) {
+  return select_by_dtype<BatchNormKernel>("batch_norm", dtype, [=](const BatchNormKernel& kernel) {
     return kernel.dtype == dtype && kernel.nhwc == nhwc;
   });
 }

@@ -8,8 +8,8 @@ namespace quern::kernels {
 
 /// For bf16, f32 or f64.
 inline const JoinKernel& select_join_kernel(DType dtype) {
-  return *select<JoinKernel>("join",
-                             [=](const JoinKernel& kernel) { return kernel.dtype == dtype; });
+  return select_by_dtype<JoinKernel>(
+      "join", dtype, [=](const JoinKernel& kernel) { return kernel.dtype == dtype; });
 }
 
 // As JoinKernel tells; mask: [images·pixels][mask_words(channels)]. Sums are merged in fixed order.

@@ -7,8 +7,8 @@ namespace quern::kernels {
 
 /// For bf16, f32 or f64.
 inline const LayerNormKernel& select_layer_norm_kernel(DType dtype) {
-  return *select<LayerNormKernel>(
-      "layer_norm", [=](const LayerNormKernel& kernel) { return kernel.dtype == dtype; });
+  return select_by_dtype<LayerNormKernel>(
+      "layer_norm", dtype, [=](const LayerNormKernel& kernel) { return kernel.dtype == dtype; });
 }
 
 // Formulas and shapes as in the contract of the kernels.

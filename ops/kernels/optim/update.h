@@ -9,6 +9,7 @@ namespace quern::kernels {
 /// Kernel: any UpdateKernel<Step>. Error: parameters that are not bf16, f32 or f64.
 template <class Kernel>
 const Kernel& select_update(std::string_view family, DType param) {
+  check_computes(family, param);
   const auto* kernel =
       select<Kernel>(family, [=](const Kernel& record) { return record.param == param; });
   check(kernel, family, "parameters: expected bf16, f32 or f64, got {}", param);

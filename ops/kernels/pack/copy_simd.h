@@ -163,7 +163,7 @@ class ColumnMap {
   struct Vector {
     VectorMap<Vec<float>, activation> map;
     Vec<float> operator()(Vec<float> v) const { return map(v); }
-    Halves operator()(Halves v) const { return to_bf16(map(widened(v))); }
+    Halves operator()(Halves v) const { return to_bf16(map(widened<bfloat16>(v))); }
   };
   /// What maps the vector from a column on.
   Vector from(int64_t column) const {
@@ -267,7 +267,7 @@ void pair_panels16(const PanelCopy& copy) {
 }
 
 /// What is left of v once its first term is taken.
-Vec<float> remainder(Vec<float> v) { return v - widened(to_bf16(v)); }
+Vec<float> remainder(Vec<float> v) { return v - widened<bfloat16>(to_bf16(v)); }
 
 void round_pair_panels(const PanelCopy& copy) {
   using V = Vec<float>;

@@ -8,7 +8,7 @@ namespace quern::kernels {
 
 /// For bf16, f32 or f64, and numbers of channels and of a window's taps.
 inline const PoolKernel& select_pool_kernel(DType dtype, int64_t channels, int64_t taps) {
-  return *select<PoolKernel>("pool", [=](const PoolKernel& kernel) {
+  return select_by_dtype<PoolKernel>("pool", dtype, [=](const PoolKernel& kernel) {
     return kernel.dtype == dtype && kernel.min_channels <= channels &&
            channels <= kernel.max_channels && taps <= kernel.max_taps;
   });

@@ -8,10 +8,9 @@ namespace quern::kernels {
 
 /// `caller` is the op that errors name: a dtype that is not floating.
 inline const ColumnKernel& select_column(std::string_view caller, ColumnOp op, DType dtype) {
-  const auto* kernel = select<ColumnKernel>(
-      caller, [=](const ColumnKernel& record) { return record.op == op && record.dtype == dtype; });
-  check(kernel, caller, "dtype: expected bf16, f32 or f64, got {}", dtype);
-  return *kernel;
+  return select_by_dtype<ColumnKernel>(caller, dtype, [=](const ColumnKernel& record) {
+    return record.op == op && record.dtype == dtype;
+  });
 }
 
 }  // namespace quern::kernels

@@ -8,10 +8,9 @@ namespace quern::kernels {
 
 /// `caller` is the op that errors name: a dtype that is not floating.
 inline const RowKernel& select_row(std::string_view caller, RowOp op, DType dtype) {
-  const auto* kernel = select<RowKernel>(
-      caller, [=](const RowKernel& record) { return record.op == op && record.dtype == dtype; });
-  check(kernel, caller, "dtype: expected bf16, f32 or f64, got {}", dtype);
-  return *kernel;
+  return select_by_dtype<RowKernel>(caller, dtype, [=](const RowKernel& record) {
+    return record.op == op && record.dtype == dtype;
+  });
 }
 
 }  // namespace quern::kernels

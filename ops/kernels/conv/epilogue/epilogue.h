@@ -16,8 +16,8 @@ namespace quern::kernels {
 
 /// For bf16, f32 or f64.
 inline const TileKernel& select_tile_kernel(DType dtype) {
-  return *select<TileKernel>("conv_tile",
-                             [=](const TileKernel& kernel) { return kernel.dtype == dtype; });
+  return select_by_dtype<TileKernel>(
+      "conv_tile", dtype, [=](const TileKernel& kernel) { return kernel.dtype == dtype; });
 }
 
 /// What a tile kernel sums up over some tiles of a panel of output channels. f32 sums are at most
