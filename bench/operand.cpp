@@ -65,12 +65,18 @@ void Operand::evict() const {
 }
 
 double unit_roundoff(DType dtype) {
-  return dtype == DType::f64 ? 0x1p-53 : dtype == DType::bf16 ? 0x1p-8 : 0x1p-24;
+  switch (dtype) {
+    case DType::f64: return 0x1p-53;
+    case DType::bf16: return 0x1p-8;
+    case DType::f16: return 0x1p-11;
+    default: return 0x1p-24;
+  }
 }
 
 double rounded(DType dtype, double value) {
   const float single = static_cast<float>(value);
   if (dtype == DType::bf16) return static_cast<float>(bfloat16(single));
+  if (dtype == DType::f16) return static_cast<float>(float16(value));
   return dtype == DType::f32 ? single : value;
 }
 

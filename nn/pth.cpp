@@ -12,7 +12,6 @@
 #include <unordered_set>
 
 #include "quern/nn/checkpoint.h"
-#include "quern/nn/half.h"
 #include "quern/nn/pickle.h"
 #include "quern/nn/safetensors.h"
 #include "quern/nn/safetensors_header.h"
@@ -28,8 +27,7 @@ using safetensors::quote;
 constexpr std::string_view op = "load_pth";
 static_assert(std::endian::native == std::endian::little, "elements are little-endian");
 
-/// A storage's element type: halves are stored in 2 bytes and read as f32. Without a dtype: what
-/// tensors of quern cannot hold.
+/// A storage's element type. Without a dtype: what tensors of quern cannot hold.
 struct Format {
   std::string_view name;
   std::optional<DType> dtype;
@@ -37,7 +35,7 @@ struct Format {
 };
 constexpr Format kFormats[] = {
     {"torch.FloatStorage", DType::f32, 4}, {"torch.DoubleStorage", DType::f64, 8},
-    {"torch.HalfStorage", DType::f32, 2},  {"torch.BFloat16Storage", DType::bf16, 2},
+    {"torch.HalfStorage", DType::f16, 2},  {"torch.BFloat16Storage", DType::bf16, 2},
     {"torch.LongStorage", DType::i64, 8},  {"torch.IntStorage", DType::i32, 4},
     {"torch.ByteStorage", DType::u8, 1},   {"torch.BoolStorage", DType::boolean, 1},
     {"torch.CharStorage", {}, 1},          {"torch.ShortStorage", {}, 2},
@@ -253,23 +251,14 @@ class Loader {
     left_ -= bytes;  // entries that lie upon each other would ask for more than the file has
     check(left_ >= 0, op, "{}: {}: expected storages side by side, got more than the file holds",
           path_, quote(name));
-    found->second = {make_storage(elements * itemsize(*format->dtype)), format};
+    found->second = {make_storage(bytes), format};
     if (bytes > 0) fill(name, key, found->second, bytes);
     return found->second;
   }
 
   void fill(const std::string& name, const std::string& key, const Elements& to, int64_t bytes) {
     std::byte* data = to.storage->data();
-    const bool halves = to.format->bytes != itemsize(*to.format->dtype);
-    std::byte* file = halves ? data + bytes : data;  // halves in the upper half of their floats
-    contents_.read(key, file, bytes);
-    if (halves)
-      for (int64_t i = 0; i < bytes / 2; ++i) {
-        uint16_t half;
-        std::memcpy(&half, file + 2 * i, sizeof half);
-        const float value = half_to_float(half);
-        std::memcpy(data + 4 * i, &value, sizeof value);
-      }
+    contents_.read(key, data, bytes);
     if (to.format->dtype == DType::boolean)
       check(std::all_of(data, data + bytes, [](std::byte b) { return b <= std::byte{1}; }), op,
             "{}: {}: expected bool bytes of 0 and 1", path_, quote(name));

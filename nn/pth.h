@@ -13,7 +13,7 @@ namespace quern {
 
 /// The tensors of a state_dict that torch.save wrote, in its order: the dictionary that the file
 /// holds, or the one in it under "state_dict", "model_state_dict", "model" or "net", or in turn in that.
-/// What is not a tensor there is left out. f32, f64, bf16, i64, i32, u8 and bool; f16 comes as f32.
+/// What is not a tensor there is left out. f32, f64, bf16, f16, i64, i32, u8 and bool.
 /// Tensors that shared a storage share one, with the strides that they had.
 ///
 /// Only what these tensors need is read, once, from the file into their storages. A file is not

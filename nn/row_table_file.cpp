@@ -43,7 +43,7 @@ Layout layout_of(const std::string& path, const Header& header) {
   check(header.is_sealed(), op, "{}: expected a table of rows, got another or a damaged file",
         path);
   const std::string_view name(header.dtype, ::strnlen(header.dtype, sizeof header.dtype));
-  for (const DType dtype : {DType::f32, DType::bf16, DType::f64}) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::f64}) {
     if (to_string(dtype) != name) continue;
     const DType state = dtype == DType::f64 ? DType::f64 : DType::f32;
     const bool small = header.rows >= 1 && header.width >= 1 && header.states >= 0 &&
@@ -57,7 +57,7 @@ Layout layout_of(const std::string& path, const Header& header) {
     const int64_t stride = to_region(elements * itemsize(state));
     return {dtype, state, kRegion + weight, stride, kRegion + weight + header.states * stride};
   }
-  fail(op, fmt::format("{}: expected f32, bf16 or f64, got \"{}\"", path, name));
+  fail(op, fmt::format("{}: expected f32, bf16, f16 or f64, got \"{}\"", path, name));
 }
 
 void Checksum::add(const void* data, int64_t bytes) {

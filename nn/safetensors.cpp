@@ -8,7 +8,6 @@
 
 #include "quern/nn/file.h"
 #include "quern/nn/file_replacement.h"
-#include "quern/nn/half.h"
 #include "quern/nn/safetensors_header.h"
 #include "quern/tensor/raw.h"
 
@@ -48,10 +47,6 @@ class Reader {
   Tensor read_tensor(const HeaderEntry& entry) const {
     const auto& format = *safetensors::find_format(entry.dtype);
     Tensor tensor = empty(entry.shape, format.dtype);
-    if (format.bytes != itemsize(format.dtype)) {
-      read_halves(tensor.out<float>(), tensor.numel());
-      return tensor;
-    }
     read(tensor.out_ptr(), tensor.nbytes());
     if (format.dtype == DType::boolean) {
       auto* bytes = static_cast<const uint8_t*>(tensor.data_ptr());
@@ -70,16 +65,6 @@ class Reader {
     const bool ok = file_.read(data, bytes);
     check(ok, op, "{}: expected {} more bytes, got: {}", path_, bytes,
           errno == 0 ? "the end of the file" : File::reason());
-  }
-
-  void read_halves(float* out, int64_t n) const {
-    uint16_t halves[4096];
-    while (n > 0) {
-      int64_t count = std::min(n, static_cast<int64_t>(std::size(halves)));
-      read(halves, count * 2);
-      out = std::transform(halves, halves + count, out, half_to_float);
-      n -= count;
-    }
   }
 
   const std::string& path_;

@@ -15,7 +15,7 @@ namespace quern {
 
 using Metadata = std::map<std::string, std::string>;  ///< what a file says beside its tensors
 
-/// Reads F32, F64, BF16, I64, I32, U8, BOOL, and F16 as f32, in the header's order. A file is not
+/// Reads F32, F64, BF16, F16, I64, I32, U8 and BOOL, in the header's order. A file is not
 /// trusted: all it says is checked against its size before anything is allocated for it. Errors
 /// name the file and the tensor: unreadable, not a file, cut short; a header over 100 MB or not
 /// JSON of that form; a repeated name; an unknown dtype; more than 8 dimensions; sizes and offsets
@@ -24,7 +24,7 @@ TensorDict load_safetensors(const std::string& path);
 /// The strings of a file, from its header alone. Errors: as load_safetensors().
 Metadata load_safetensors_metadata(const std::string& path);
 
-/// Writes f32, f64, bf16, i64, i32, u8 and bool, in the dictionary's order and each tensor in
+/// Writes f32, f64, bf16, f16, i64, i32, u8 and bool, in the dictionary's order and each tensor in
 /// logical order whatever its strides. The file is there whole or not at all, on the disk on
 /// return: FileReplacement tells what becomes of an older one and of links. Errors, after which an
 /// older file is as it was: not writable, not a regular file, a full disk; a name or metadata that

@@ -13,9 +13,8 @@ namespace {
 using nlohmann::json;
 
 constexpr Format kFormats[] = {
-    {"F32", DType::f32, 4}, {"F64", DType::f64, 8},      {"BF16", DType::bf16, 2},
-    {"F16", DType::f32, 2}, {"I64", DType::i64, 8},      {"I32", DType::i32, 4},
-    {"U8", DType::u8, 1},   {"BOOL", DType::boolean, 1},
+    {"F32", DType::f32}, {"F64", DType::f64}, {"BF16", DType::bf16}, {"F16", DType::f16},
+    {"I64", DType::i64}, {"I32", DType::i32}, {"U8", DType::u8},     {"BOOL", DType::boolean},
 };
 
 /// Takes the parser's events one by one and builds no tree, so that a hostile text costs no more
@@ -170,7 +169,7 @@ class HeaderReader final : public json::json_sax_t {
 
 /// Bytes that the shape takes; -1 where the product of its sizes but zeros does not fit an int64.
 int64_t bytes_of(const HeaderEntry& entry) {
-  int64_t bytes = find_format(entry.dtype)->bytes;
+  int64_t bytes = itemsize(find_format(entry.dtype)->dtype);
   bool is_empty = false;
   for (int64_t size : entry.shape) {
     if (size == 0) is_empty = true;
@@ -193,7 +192,7 @@ const Format* find_format(std::string_view name) {
 }
 
 std::string_view format_name(DType dtype) {
-  return std::ranges::find(kFormats, dtype, &Format::dtype)->name;  // F32 comes before F16
+  return std::ranges::find(kFormats, dtype, &Format::dtype)->name;
 }
 
 Header parse_header(const std::string& path, std::string_view text, int64_t data_bytes) {

@@ -23,11 +23,10 @@ struct Header {
   Metadata metadata;
 };
 
-/// An element type of the format: "F16" is stored in 2 bytes and read as f32.
+/// An element type of the format.
 struct Format {
   std::string_view name;
   DType dtype;
-  int64_t bytes;
 };
 const Format* find_format(std::string_view name);
 std::string_view format_name(DType dtype);

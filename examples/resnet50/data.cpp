@@ -42,9 +42,9 @@ Batch load_batch(const Options& options, MemoryFormat format) {
   const auto expect = [&](bool ok, const std::string& what, const Tensor* t) {
     check(ok, "batch", "{}: expected {}, got {}", options.batch, what, t ? t->describe() : "none");
   };
-  expect(input && input->dtype() == DType::f32 && input->dim() == 4 && input->size(1) == 3 &&
-             input->numel() > 0,
-         "\"input\" f32 [N,3,H,W], not empty", input);
+  expect(input && (input->dtype() == DType::f32 || input->dtype() == DType::f16) &&
+             input->dim() == 4 && input->size(1) == 3 && input->numel() > 0,
+         "\"input\" f32 or f16 [N,3,H,W], not empty", input);
   const int64_t n = input->size(0);
   expect(target && target->dtype() == DType::i64 && target->shape() == Shape{n},
          fmt::format("\"target\" i64 [{}]", n), target);
@@ -57,7 +57,7 @@ Batch load_batch(const Options& options, MemoryFormat format) {
   for (int64_t label : target->to_vector<int64_t>())
     check(label >= 0 && label < options.num_classes, "batch",
           "{}: expected labels of 0..{}, got {}", options.batch, options.num_classes - 1, label);
-  return {raw::contiguous(*input, format), *target};
+  return {raw::contiguous(raw::to(*input, DType::f32), format), *target};
 }
 
 }  // namespace

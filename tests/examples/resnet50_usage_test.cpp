@@ -162,7 +162,7 @@ TEST_CASE("a batch of other shapes, dtypes or labels ends with status 1 and noth
   refused({{"target", target}}, "[batch]");
   refused({{"input", input}}, "\"target\" i64 [2], got none");
   refused({{"input", randn({2, 4, 40, 33})}, {"target", target}},
-          "\"input\" f32 [N,3,H,W], not empty, got f32 [2,4,40,33]");
+          "\"input\" f32 or f16 [N,3,H,W], not empty, got f32 [2,4,40,33]");
   refused({{"input", randn({2, 3, 40})}, {"target", target}}, "got f32 [2,3,40]");
   refused({{"input", randn({2, 3, 40, 33}, DType::f64)}, {"target", target}},
           "got f64 [2,3,40,33]");

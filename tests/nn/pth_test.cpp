@@ -111,7 +111,7 @@ void check_state(const TensorDict& state) {
   for (size_t i = 0; i < 24; ++i)
     CHECK(state.at("channels_last").to_vector<float>()[i] == static_cast<float>(i));
   CHECK(state.at("f64").to_vector<double>() == std::vector{0.0, 1 / 3.0, 2 / 3.0, 1.0});
-  CHECK(state.at("f16").dtype() == DType::f32);
+  CHECK(state.at("f16").dtype() == DType::f16);
   CHECK(state.at("f16").to_vector<float>() ==
         std::vector{1.5f, -65504.0f, INFINITY, 0x1p-24f, 0x1.998p-4f});
   CHECK(state.at("bf16").dtype() == DType::bf16);

@@ -109,7 +109,7 @@ int64_t resident_memory_without_a_file() {
 
 TEST_CASE("row table: a new one is zeros and takes no room") {
   const TemporaryFolder folder;
-  for (const DType dtype : {DType::f32, DType::bf16, DType::f64}) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::f64}) {
     const std::string path = folder / std::string(to_string(dtype));
     const RowTable table = RowTable::open(path, {1'000'000, 64, dtype, 1});
     CHECK(table.weight().shape() == Shape{1'000'000, 64});
@@ -319,7 +319,8 @@ TEST_CASE("row table: files that are no tables are refused, and options that are
   CHECK(has(lies([](Header& h) { h.rows = INT64_MAX; }), "that fit"));
   CHECK(has(lies([](Header& h) { h.width = -24; }), "that fit"));
   CHECK(has(lies([](Header& h) { h.states = 100; }), "0..2 states"));
-  CHECK(has(lies([](Header& h) { h.dtype[0] = 'i'; }), "expected f32, bf16 or f64, got \"i32\""));
+  CHECK(has(lies([](Header& h) { h.dtype[0] = 'i'; }),
+            "expected f32, bf16, f16 or f64, got \"i32\""));
 }
 
 TEST_CASE("row table: a damaged or foreign redo is refused, and changes nothing") {
