@@ -2,10 +2,13 @@
 // dense parameter, and no other row is touched.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <memory>
+#include <vector>
 
+#include "quern/nn/safetensors.h"
 #include "quern/ops/embedding.h"
 #include "quern/optim/optim.h"
 #include "quern/tensor/parallel.h"
@@ -224,4 +227,63 @@ TEST_CASE("clipping takes a row-sparse gradient") {
   CHECK(clip_grad_norm_({sparse}, 2) == clip_grad_norm_({dense}, 2));
   CHECK(sparse.grad().is_sparse());
   CHECK(same_bits(sparse.grad().to_dense(), dense.grad()));
+}
+
+namespace {
+
+/// The step of the golden that SparseAdam is in: rows and their gradients.
+struct GoldenStep {
+  Tensor rows, values;
+};
+std::vector<GoldenStep> sparse_adam_steps(const TensorDict& golden) {
+  const auto offsets = golden.at("sparse_adam.offsets").to_vector<int64_t>();
+  std::vector<GoldenStep> steps;
+  for (size_t s = 0; s + 1 < offsets.size(); ++s) {
+    const auto part = [&](const char* name) {
+      return raw::clone(raw::slice(golden.at(name), 0, offsets[s], offsets[s + 1]));
+    };
+    steps.push_back({part("sparse_adam.rows"), part("sparse_adam.values")});
+  }
+  return steps;
+}
+
+}  // namespace
+
+// PyTorch's SparseAdam adds its eps to √v before that is corrected for its bias, so that a step is
+// a quotient by √v + eps where Adam's is one by √v + eps·√(1 - β₂ᵗ): Adam's is the larger one, by
+// at most eps·(1 - √(1 - β₂ᵗ)) / √v of itself. Gradients don't depend on it, so that such
+// differences add up and no more. An eps that is nothing beside √v leaves roundings alone.
+TEST_CASE("Adam by rows arrives where PyTorch's SparseAdam does") {
+  const TensorDict golden = load_safetensors(QUERN_GOLDENS "/optim.safetensors");
+  // Ten steps of a dozen roundings each, of numbers below 4.
+  constexpr double kRounding = 10 * 12 * 4 * 0x1p-53;
+  for (const auto& [name, eps] :
+       {std::pair("sparse_adam.end", 1e-8), {"sparse_adam.end_without_eps", 1e-30}}) {
+    CAPTURE(name);
+    Tensor table = raw::clone(golden.at("sparse_adam.start")).requires_grad_();
+    const auto n = static_cast<size_t>(table.numel());
+    Adam optimizer({table}, {.lr = 0.05, .eps = eps});
+    std::vector<double> bound(n, kRounding);
+    int64_t t = 0;
+    for (const auto& [rows, values] : sparse_adam_steps(golden)) {
+      const auto before = table.to_vector<double>();
+      table.set_grad(sparse_rows(rows, values, table.size(0)));
+      optimizer.step();
+      const double moved = eps * (1 - std::sqrt(1 - std::pow(0.999, static_cast<double>(++t))));
+      const auto after = table.to_vector<double>();
+      const auto v = optimizer.state_dict().at("0.exp_avg_sq").to_vector<double>();
+      for (size_t i = 0; i < n; ++i)
+        if (after[i] != before[i])
+          bound[i] += std::abs(after[i] - before[i]) * moved / std::sqrt(v[i]);
+    }
+    const auto got = table.to_vector<double>(), expected = golden.at(name).to_vector<double>();
+    double largest = 0;
+    for (size_t i = 0; i < n; ++i) {
+      CHECK(std::abs(got[i] - expected[i]) <= bound[i]);
+      largest = std::max(largest, std::abs(got[i] - expected[i]));
+    }
+    CHECK((largest > kRounding) == (eps == 1e-8));  // or the place of eps would not be seen
+    const auto start = golden.at("sparse_adam.start").to_vector<double>();
+    CHECK(std::equal(got.end() - 5, got.end(), start.end() - 5));  // the row that is in no step
+  }
 }

@@ -9,7 +9,8 @@ resnet50.safetensors  ResNet-50 on a small batch: everything made from Philox nu
                       again; logits and losses whole, and of each other tensor its norm and 16 projections
                       on vectors of random signs, from which the norm of a difference is estimated. Results
                       are f64's; pytorch_bf16.* is how far PyTorch's own bf16 autocast is from them.
-optim.safetensors     in f64: where optimizers bring `start` with `gradients`, a row a step.
+optim.safetensors     in f64: where optimizers bring `start` with `gradients`, a row a step. sparse_adam.*: where
+                      SparseAdam brings a table `start`, of which step s has gradients of rows[offsets[s]:offsets[s+1]].
 """
 
 import contextlib
@@ -283,7 +284,26 @@ def make_optim():
         if name == "asgd":
             tensors["asgd_average"] = optimizer.state[param]["ax"]
     torch.set_default_dtype(torch.float32)
+    tensors |= {f"sparse_adam.{name}": t for name, t in make_sparse_adam().items()}
     save_safetensors(GOLDENS / "optim.safetensors", tensors)
+
+
+def make_sparse_adam():
+    """Ten steps. Row 0 is in all of them but the seventh, which has none; row 7 in the last, row 8 in none."""
+    touched = [[0, 1, 2, 3], [0, 2], [0, 3, 5], [0], [0, 1, 2, 3, 4, 5, 6], [0, 4], [], [0, 1, 6], [0, 2, 3], [0, 6, 7]]
+    start = uniform([9, 5], SEED, 3, -1, 1).double()
+    values = uniform([sum(map(len, touched)), 5], SEED, 4, -1, 1).double()
+    offsets = torch.tensor([0, *map(len, touched)]).cumsum(0)
+    rows = torch.tensor([row for step in touched for row in step])
+    tensors = {"start": start, "rows": rows, "offsets": offsets, "values": values}
+    for name, eps in (("end", 1e-8), ("end_without_eps", 1e-30)):
+        table = start.clone().requires_grad_()
+        optimizer = torch.optim.SparseAdam([table], lr=0.05, eps=eps)
+        for begin, end in zip(offsets[:-1], offsets[1:]):
+            table.grad = torch.sparse_coo_tensor(rows[None, begin:end], values[begin:end], start.shape)
+            optimizer.step()
+        tensors[name] = table.detach()
+    return tensors
 
 
 # Other networks: the recipe that tests/nn/network_golden_test.cpp repeats.
