@@ -15,13 +15,9 @@ constexpr int64_t kGrain = 1 << 14;  // a multiple of Philox's four words
 /// keep[i] = 1 where word i of the stream is at least p·2³², else 0.
 void draw_mask(uint8_t* keep, int64_t n, double p, uint64_t seed, uint64_t stream) {
   const auto threshold = static_cast<uint64_t>(std::ceil(std::ldexp(p, 32)));
-  const auto low = [](uint64_t x) { return static_cast<uint32_t>(x); };
-  const auto high = [](uint64_t x) { return static_cast<uint32_t>(x >> 32); };
   parallel_chunks(n, kGrain, [=](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; i += 4) {
-      const auto block = static_cast<uint64_t>(i / 4);
-      const auto words =
-          philox4x32({low(block), high(block), low(stream), high(stream)}, {low(seed), high(seed)});
+      const auto words = philox4x32(static_cast<uint64_t>(i / 4), stream, seed);
       for (int64_t j = i; j < std::min(i + 4, end); ++j)
         keep[j] = words[static_cast<size_t>(j - i)] >= threshold;
     }

@@ -89,12 +89,9 @@ Tensor rounded_by_chance(const Tensor& x, Generator& generator) {
   const float* in = from.data<float>();
   T* out = y.out<T>();
   const uint64_t seed = generator.seed(), stream = generator.next_stream();
-  const auto low = [](uint64_t u) { return static_cast<uint32_t>(u); };
   parallel_chunks(x.numel(), 1 << 14, [=](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; i += 4) {
-      const auto block = static_cast<uint64_t>(i / 4);
-      const auto words = philox4x32({low(block), low(block >> 32), low(stream), low(stream >> 32)},
-                                    {low(seed), low(seed >> 32)});
+      const auto words = philox4x32(static_cast<uint64_t>(i / 4), stream, seed);
       for (int64_t j = i; j < std::min(i + 4, end); ++j)
         round_by_chance(in[j], words[static_cast<size_t>(j - i)], out[j]);
     }

@@ -148,8 +148,7 @@ void fill_tensor(std::string_view op, const Tensor& t, double offset, double sca
 /// Element i of a stream as 64 bits: words 2·(i%2) and 2·(i%2)+1 of counter {i/2, stream}.
 uint64_t word64(int64_t i, uint64_t seed, uint64_t stream) {
   const auto block = static_cast<uint64_t>(i / 2);
-  const Words words = philox4x32({low32(block), high32(block), low32(stream), high32(stream)},
-                                 {low32(seed), high32(seed)});
+  const Words words = philox4x32(block, stream, seed);
   const size_t at = 2 * static_cast<size_t>(i % 2);
   return uint64_t{words[at + 1]} << 32 | words[at];
 }
@@ -197,6 +196,11 @@ Words philox4x32(Words counter, std::array<uint32_t, 2> key) {
   return counter;
 }
 
+Words philox4x32(uint64_t block, uint64_t stream, uint64_t seed) {
+  return philox4x32({low32(block), high32(block), low32(stream), high32(stream)},
+                    {low32(seed), high32(seed)});
+}
+
 Generator& default_generator() {
   static Generator generator;
   return generator;
@@ -206,9 +210,7 @@ void manual_seed(uint64_t seed) { default_generator() = Generator(seed); }
 
 uint32_t RandomStream::word() {
   const uint64_t block = next_ / 4;
-  if (next_ % 4 == 0)
-    block_ = philox4x32({low32(block), high32(block), low32(stream_), high32(stream_)},
-                        {low32(seed_), high32(seed_)});
+  if (next_ % 4 == 0) block_ = philox4x32(block, stream_, seed_);
   return block_[next_++ % 4];
 }
 

@@ -12,6 +12,8 @@ namespace quern {
 
 /// Ten rounds of Philox on a 128-bit counter with a 64-bit key.
 std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key);
+/// Words 4·block to 4·block + 3 of a stream: counter {block, stream}, key seed.
+std::array<uint32_t, 4> philox4x32(uint64_t block, uint64_t stream, uint64_t seed);
 
 /// Names a sequence of random numbers. Each draw takes the next stream: draws never overlap.
 class Generator {
