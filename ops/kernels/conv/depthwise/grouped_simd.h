@@ -166,21 +166,21 @@ struct GroupedLoops {
   static void sum(const DepthwiseWindow& w, const float* weight, const DepthwiseActivation& a,
                   Sums<T> out, int64_t out_pixel) {
     for (int64_t output = 0; output < w.outputs;) {
-      const int64_t left = w.outputs - output;
+      const int64_t left = w.outputs - output, count = at_most(left, kOutputs);
       for (int64_t begin = 0; begin < w.channels; begin += lanes) {
         const int64_t c = at_most(begin, w.channels - lanes);
-        if (w.fresh > 0) prefetch(w, output, at_most(left, left > 7 ? kOutputs : 7), c);
-        for (int64_t o = 0; o < at_most(left, kOutputs); ++o) out.own((output + o) * out_pixel + c);
+        if (w.fresh > 0) prefetch(w, output, count, c);
+        for (int64_t o = 0; o < count; ++o) out.own((output + o) * out_pixel + c);
         const V shift = a.shift ? load(a.shift + c) : V(0);
         const auto put = [&](int64_t o, V sum) __attribute__((always_inline)) {
           const Bounds bounds(a.activation);
           out.put((output + o) * out_pixel + c,
                   clamped(sum + shift, V(bounds.low), V(bounds.high)));
         };
-        if (left > 7) sum_block<kOutputs>(w, weight + c, output, at_most(left, kOutputs), c, put);
+        if (left > 7) sum_block<kOutputs>(w, weight + c, output, count, c, put);
         else sum_block<7>(w, weight + c, output, left, c, put);
       }
-      output += left > 7 ? kOutputs : 7;
+      output += count;
     }
   }
 
