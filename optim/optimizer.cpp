@@ -126,8 +126,8 @@ std::vector<Optimizer::Slot*> Optimizer::slots_to_update() {
     slots.push_back(&slots_[i]);
   }
   for (Slot* slot : slots) {
-    const Tensor grad = slot->param.grad();
     if (!slot->idle) continue;
+    const Tensor grad = slot->param.grad();
     slot->idle->reserve();
     slot->idle->catch_up(slot->param, slot->state, grad.is_sparse() ? grad.rows() : Tensor());
   }
