@@ -11,7 +11,6 @@ template <class Algorithm, class Options>
 std::unique_ptr<Optimizer> make(const quern::Tensors& params, double lr) {
   Options options;
   options.lr = lr;
-  if constexpr (std::is_same_v<Options, SGDOptions>) options.momentum = 0;
   return std::make_unique<Algorithm>(params, options);
 }
 
