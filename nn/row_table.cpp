@@ -190,13 +190,10 @@ void RowTable::Opened::flush(int64_t step) {
   const bool copied = copy_into(file, redo_path, std::ssize(pages), page, page_bytes);
   file.unlock();
   if (!copied) return;  // likewise
-  for (size_t i = 0; i < pages.size();) {
-    size_t end = i + 1;
-    while (end < pages.size() && pages[end] == pages[end - 1] + 1) ++end;
-    ::madvise(mapping->begin() + pages[i] * page_bytes, (end - i) * static_cast<size_t>(page_bytes),
+  row_table::each_run(pages, [&](int64_t first, int64_t count) {
+    ::madvise(mapping->begin() + first * page_bytes, static_cast<size_t>(count * page_bytes),
               MADV_DONTNEED);
-    i = end;
-  }
+  });
 }
 
 RowTable RowTable::open(const std::string& path, const RowTableOptions& options) {

@@ -122,12 +122,9 @@ void write_redo(const std::string& path, uint64_t id, const std::byte* begin,
   const RedoHeader header{.id = id, .page_bytes = page_bytes, .pages = std::ssize(pages)};
   write(&header, sizeof header);
   write(pages.data(), header.pages * 8);
-  for (size_t i = 0; i < pages.size();) {  // neighbours at once
-    size_t end = i + 1;
-    while (end < pages.size() && pages[end] == pages[end - 1] + 1) ++end;
-    write(begin + pages[i] * page_bytes, static_cast<int64_t>(end - i) * page_bytes);
-    i = end;
-  }
+  each_run(pages, [&](int64_t first, int64_t count) {
+    write(begin + first * page_bytes, count * page_bytes);
+  });
   const uint64_t value = sum.value();
   file.write(&value, sizeof value);
   file.commit();

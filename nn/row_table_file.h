@@ -60,6 +60,17 @@ class ChangedPages {
   File pagemap_;
 };
 
+/// f(first, count) for pages that are neighbours, of numbers that rise.
+template <class F>
+void each_run(const std::vector<int64_t>& pages, F f) {
+  for (size_t i = 0; i < pages.size();) {
+    size_t end = i + 1;
+    while (end < pages.size() && pages[end] == pages[end - 1] + 1) ++end;
+    f(pages[i], static_cast<int64_t>(end - i));
+    i = end;
+  }
+}
+
 /// Writes a redo of these pages; on return it has its name, on the disk.
 void write_redo(const std::string& path, uint64_t id, const std::byte* begin,
                 const std::vector<int64_t>& pages, int64_t page_bytes);
