@@ -8,16 +8,15 @@
 #include <unistd.h>
 
 #include <csignal>
-#include <cstdio>
-#include <functional>
 #include <thread>
 #include <vector>
 
+#include "child_process.h"
 #include "quern/tensor/check.h"
 #include "temporary_folder.h"
 
 using namespace quern;
-using quern::testing::TemporaryFolder;
+using quern::testing::TemporaryFolder, quern::testing::start, quern::testing::wait_for;
 using Temporary = FileReplacement::Temporary;
 
 namespace {
@@ -57,25 +56,6 @@ bool has_unnamed_files(const TemporaryFolder& folder) {
   const int fd = ::open((folder / "").c_str(), O_WRONLY | O_TMPFILE, 0600);
   if (fd >= 0) ::close(fd);
   return fd >= 0;
-}
-
-/// A process that runs `work` and ends with status 0 unless that throws.
-pid_t start(const std::function<void()>& work) {
-  const pid_t child = ::fork();
-  REQUIRE(child >= 0);
-  if (child != 0) return child;
-  try {
-    work();
-  } catch (...) {
-    ::_exit(1);
-  }
-  ::_exit(0);
-}
-
-int wait_for(pid_t child) {
-  int status = -1;
-  REQUIRE(::waitpid(child, &status, 0) == child);
-  return status;
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include <functional>
 #include <thread>
 
+#include "child_process.h"
 #include "gradcheck_helper.h"
 #include "quern/nn/embedding.h"
 #include "quern/nn/row_table_file.h"
@@ -23,6 +24,7 @@
 
 using namespace quern;
 using nn::RowTable, nn::RowTableOptions;
+using quern::testing::start, quern::testing::wait_for;
 using quern::testing::TemporaryFolder, test::same_bits;
 
 namespace {
@@ -54,24 +56,6 @@ bool has(const std::string& text, const std::string& part) {
   const bool found = text.find(part) != std::string::npos;
   if (!found) MESSAGE(text);
   return found;
-}
-
-pid_t start(const std::function<void()>& work) {
-  const pid_t child = ::fork();
-  REQUIRE(child >= 0);
-  if (child != 0) return child;
-  try {
-    work();
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s\n", error.what());
-    ::_exit(1);
-  }
-  ::_exit(0);
-}
-int wait_for(pid_t child) {
-  int status = -1;
-  REQUIRE(::waitpid(child, &status, 0) == child);
-  return status;
 }
 
 /// No file may grow beyond this, as on a full disk.
