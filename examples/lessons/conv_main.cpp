@@ -123,11 +123,7 @@ int main(int argc, char** argv) {
   app.add_option("--layer", sizes, "images, channels, height of the output [4 256 14]")
       ->expected(3)
       ->check(CLI::PositiveNumber);
-  int rounds = 5;
-  app.add_option("--rounds", rounds, "How often the steps take turns [5]")
-      ->check(CLI::PositiveNumber);
-  double turn = 0.2;
-  app.add_option("--seconds", turn, "Length of a turn [0.2]")->check(CLI::PositiveNumber);
+  Turns turns(app);
   CLI11_PARSE(app, argc, argv);
   try {
     set_num_threads(1);
@@ -165,7 +161,7 @@ int main(int argc, char** argv) {
              [pass](double turn) { return median_seconds(turn, [&] { pass->run(); }); }});
       }
     }
-    time_rows(rows, rounds, turn);
+    time_rows(rows, turns);
     for (const Row& row : rows) all.push_back(row.json);
     fmt::print("{}\n", nlohmann::json{{"cpu", cpu_name()},
                                       {"isa", to_string(max_isa())},

@@ -100,11 +100,7 @@ int main(int argc, char** argv) {
   app.add_option("--size", sizes, "M N K of C[m×n] += A[m×k]·B[k×n] [512 2048 2048]")
       ->expected(3)
       ->check(CLI::PositiveNumber);
-  int rounds = 5;
-  app.add_option("--rounds", rounds, "How often the steps take turns [5]")
-      ->check(CLI::PositiveNumber);
-  double turn = 0.2;
-  app.add_option("--seconds", turn, "Length of a turn [0.2]")->check(CLI::PositiveNumber);
+  Turns turns(app);
   CLI11_PARSE(app, argc, argv);
   size = {sizes[0], sizes[1], sizes[2]};
   try {
@@ -125,7 +121,7 @@ int main(int argc, char** argv) {
         else rows.push_back(row_of(step, lesson.bf16, size, peaks));
       }
     }
-    time_rows(rows, rounds, turn);
+    time_rows(rows, turns);
     nlohmann::json all{
         {"cpu", cpu_name()}, {"isa", to_string(max_isa())},     {"m", size.m},       {"n", size.n},
         {"k", size.k},       {"rows", nlohmann::json::array()}, {"missing", missing}};

@@ -1,5 +1,6 @@
 // How the steps of the lessons are timed.
 #pragma once
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <functional>
 #include <nlohmann/json.hpp>
@@ -22,6 +23,18 @@ double median_seconds(double turn, F f) {
   return seconds[seconds.size() / 2];
 }
 
+/// How rows take turns, by the command line.
+struct Turns {
+  int rounds = 5;
+  double seconds = 0.2;
+
+  explicit Turns(CLI::App& app) {
+    app.add_option("--rounds", rounds, "How often the steps take turns [5]")
+        ->check(CLI::PositiveNumber);
+    app.add_option("--seconds", seconds, "Length of a turn [0.2]")->check(CLI::PositiveNumber);
+  }
+};
+
 /// A row of the table, and how to time it for a turn.
 struct Row {
   nlohmann::json json;
@@ -32,11 +45,11 @@ struct Row {
 
 /// Rows take turns, so that what disturbs the machine for a while disturbs them all. Of a row that
 /// takes long, one round is enough.
-inline void time_rows(std::vector<Row>& rows, int rounds, double turn) {
+inline void time_rows(std::vector<Row>& rows, const Turns& turns) {
   constexpr double kLong = 1;  // seconds
-  for (int round = 0; round < rounds; ++round)
+  for (int round = 0; round < turns.rounds; ++round)
     for (Row& row : rows)
-      if (round == 0 || row.rounds[0] < kLong) row.rounds.push_back(row.seconds(turn));
+      if (round == 0 || row.rounds[0] < kLong) row.rounds.push_back(row.seconds(turns.seconds));
   for (Row& row : rows) {
     std::ranges::sort(row.rounds);
     const double seconds = row.rounds[row.rounds.size() / 2];
