@@ -78,11 +78,11 @@ bool tiles_permitted() {
 
 constexpr IsaSet kBuiltFor = kX86;
 
-/// Each contains those before it: the best.
-Isa detect_best() {
+/// Each contains those before it: the best that the CPU has, and whose registers are `saved_by()`.
+Isa detect_best(uint64_t (*saved_by)()) {
   const Registers one = cpuid(1);
   if (!has_bits(one.ecx, {27, 28, 12, 29})) return Isa::portable;  // osxsave, avx, fma, f16c
-  const uint64_t saved = saved_registers();
+  const uint64_t saved = saved_by();
   const Registers seven = cpuid(7);
   if (!has_bits(saved, {1, 2}) || !has_bits(seven.ebx, {5}))
     return Isa::portable;  // xmm, ymm; avx2
@@ -114,7 +114,11 @@ std::string brand() {
   return name;
 }
 
-IsaSet detect() { return up_to(detect_best()); }
+IsaSet detect() { return up_to(detect_best(saved_registers)); }
+/// What there would be, were all registers saved and tiles given to whoever asks.
+IsaSet detect_withheld() {
+  return up_to(detect_best([] { return ~uint64_t{0}; }));
+}
 
 #elif defined(__aarch64__)
 
@@ -186,6 +190,7 @@ std::string brand() { return "unknown CPU"; }
 
 #ifndef __x86_64__
 bool tiles_permitted() { return false; }
+IsaSet detect_withheld() { return 0; }
 #endif
 
 IsaSet found() {
@@ -223,7 +228,10 @@ bool cpu_has(Isa isa) {
 bool isa_enabled(Isa isa) { return isa <= isa_cap() && cpu_has(isa); }
 
 std::string why_disabled(Isa isa) {
-  if (!cpu_has(isa)) return fmt::format("CPU has no {}", to_string(isa));
+  if (!cpu_has(isa))
+    return fmt::format("{} {}",
+                       detect_withheld() & bit(isa) ? "the system withholds" : "CPU has no",
+                       to_string(isa));
   if (isa > isa_cap()) return fmt::format("QUERN_MAX_CPU_ISA={}", to_string(isa_cap()));
   return {};
 }

@@ -58,7 +58,9 @@ TEST_CASE("isa: the cap lowers what is enabled, and says so") {
       } else if (cpu_has(isa)) {
         CHECK(why_disabled(isa) == fmt::format("QUERN_MAX_CPU_ISA={}", to_string(limit)));
       } else {
-        CHECK(why_disabled(isa) == fmt::format("CPU has no {}", to_string(isa)));
+        const std::string withheld = fmt::format("the system withholds {}", to_string(isa));
+        if (why_disabled(isa) != withheld)
+          CHECK(why_disabled(isa) == fmt::format("CPU has no {}", to_string(isa)));
       }
     }
     CHECK(isa_enabled(max_isa()));
