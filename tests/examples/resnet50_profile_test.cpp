@@ -79,7 +79,7 @@ void check_trace(const Json& trace, size_t steps, size_t threads) {
   CHECK(outside == 0);
   CHECK(crossing == 0);
   CHECK(counters > 0);
-  CHECK(open.size() == threads);
+  CHECK(open.size() <= threads);  // on a busy machine one may come too late for any share
 }
 
 /// The table has the row, with the figures that follow from the summary's.
