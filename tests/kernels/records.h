@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "built_isa.h"
 #include "quern/tensor/cpu_features.h"
 #include "quern/tensor/dtype.h"
 
