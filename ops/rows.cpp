@@ -1,14 +1,10 @@
 #include "quern/ops/rows.h"
 
-#include <algorithm>
-#include <bit>
-
 #include "quern/ops/detail/row_groups.h"
 #include "quern/ops/kernels/lookup/lookup.h"
-#include "quern/tensor/bfloat16.h"
-#include "quern/tensor/float16.h"
 #include "quern/tensor/parallel.h"
 #include "quern/tensor/raw.h"
+#include "quern/tensor/round_by_chance.h"
 #include "quern/tensor/span.h"
 
 namespace quern {
@@ -56,45 +52,14 @@ void copy(const Tensor& from, const int64_t* from_index, const Tensor& to, const
   });
 }
 
-/// To the one of two neighbours: adds to what bf16 leaves out a number below its last bit, and so
-/// carries as often as that is far on its way to the next number.
-void round_by_chance(float x, uint32_t word, bfloat16& y) {
-  const auto bits = std::bit_cast<uint32_t>(x);
-  if ((bits & 0x7f800000u) == 0x7f800000u) y = bfloat16(x);  // infinite or NaN
-  else y = bfloat16::from_bits(static_cast<uint16_t>((bits + (word >> 16)) >> 16));
-}
-
-/// The same for f16, of which subnormal numbers have fewer bits: all are 2^-24 apart.
-void round_by_chance(float x, uint32_t word, float16& y) {
-  const auto bits = std::bit_cast<uint32_t>(x), size = bits & 0x7fffffffu;
-  const uint32_t sign = bits >> 16 & 0x8000u;
-  uint32_t half;
-  if (size >= 0x47800000u) {  // 65536, which as a half is infinity
-    y = float16(x);
-    return;
-  } else if (size >= 0x38800000u) {  // 2^-14: the exponents' biases are 127 and 15
-    half = (size + (word >> 19) - (112u << 23)) >> 13;
-  } else {
-    const float steps = std::bit_cast<float>(size) * 0x1p24f;
-    half = static_cast<uint32_t>(steps);
-    half +=
-        static_cast<double>(word) < static_cast<double>(steps - static_cast<float>(half)) * 0x1p32;
-  }
-  y = float16::from_bits(static_cast<uint16_t>(sign | half));
-}
-
 template <class T>
 Tensor rounded_by_chance(const Tensor& x, Generator& generator) {
   const Tensor from = raw::contiguous(x), y = empty(x.shape(), dtype_of<T>);
   const float* in = from.data<float>();
   T* out = y.out<T>();
-  const uint64_t seed = generator.seed(), stream = generator.next_stream();
+  const detail::Draw draw{generator.seed(), generator.next_stream()};
   parallel_chunks(x.numel(), 1 << 14, [=](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; i += 4) {
-      const auto words = philox4x32(static_cast<uint64_t>(i / 4), stream, seed);
-      for (int64_t j = i; j < std::min(i + 4, end); ++j)
-        round_by_chance(in[j], words[static_cast<size_t>(j - i)], out[j]);
-    }
+    detail::round_by_chance(in + begin, out + begin, begin, end - begin, draw);
   });
   return y;
 }

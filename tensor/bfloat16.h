@@ -3,6 +3,8 @@
 #include <bit>
 #include <cstdint>
 
+#include "quern/tensor/round_to_odd.h"
+
 namespace quern {
 
 struct bfloat16 {
@@ -11,7 +13,7 @@ struct bfloat16 {
   bfloat16() = default;
   /// Rounds to nearest, ties to even; a NaN stays a (quiet) NaN with its sign and upper payload.
   constexpr explicit bfloat16(float value) : bits(round(std::bit_cast<uint32_t>(value))) {}
-  constexpr explicit bfloat16(double value) : bfloat16(static_cast<float>(value)) {}
+  constexpr explicit bfloat16(double value) : bfloat16(detail::round_to_odd(value)) {}
   /// Exact.
   constexpr operator float() const { return std::bit_cast<float>(uint32_t{bits} << 16); }
 

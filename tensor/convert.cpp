@@ -107,7 +107,7 @@ T from_wide(Wide value) {
     if (value <= kLow) return std::numeric_limits<T>::min();
     return value == value ? static_cast<T>(value) : T{0};
   } else if constexpr (std::is_same_v<T, bfloat16>) {
-    return bfloat16(static_cast<float>(value));
+    return bfloat16(static_cast<double>(value));
   } else if constexpr (std::is_same_v<T, float16>) {
     return float16(static_cast<double>(value));
   } else {

@@ -3,6 +3,8 @@
 #include <bit>
 #include <cstdint>
 
+#include "quern/tensor/round_to_odd.h"
+
 namespace quern {
 
 struct float16 {
@@ -12,7 +14,7 @@ struct float16 {
   /// Rounds to nearest, ties to even, to infinity from 65520 on; a NaN stays a (quiet) NaN with its
   /// sign and upper payload. Subnormal numbers are kept, whatever the thread's FloatMode is.
   constexpr explicit float16(float value) : bits(round(std::bit_cast<uint32_t>(value))) {}
-  constexpr explicit float16(double value) : float16(to_odd(value)) {}
+  constexpr explicit float16(double value) : float16(detail::round_to_odd(value)) {}
   /// Exact; a NaN becomes a quiet one.
   constexpr operator float() const {
     const uint32_t sign = (bits & 0x8000u) << 16, size = bits & 0x7fffu;
@@ -43,18 +45,6 @@ struct float16 {
     // From 0.5 on floats are 2^-24 apart, as subnormal halves are.
     const float sum = std::bit_cast<float>(size) + 0.5f;
     return with_sign(std::bit_cast<uint32_t>(sum) - std::bit_cast<uint32_t>(0.5f));
-  }
-
-  /// A float on the same side of all halves and of what lies between two of them: that of the two
-  /// beside `value` whose last bit is set, unless it is exact. (Boldo & Melquiond, "Emulation of FMA
-  /// and correctly rounded sums: proved algorithms using rounding to odd", 2008.)
-  static constexpr float to_odd(double value) {
-    const auto near = static_cast<float>(value);
-    if (static_cast<double>(near) == value) return near;
-    const auto size = [](double x) { return x < 0 ? -x : x; };
-    auto u = std::bit_cast<uint32_t>(near);
-    if (size(near) > size(value)) --u;
-    return std::bit_cast<float>(u | 1u);
   }
 };
 static_assert(sizeof(float16) == 2);

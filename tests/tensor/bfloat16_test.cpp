@@ -7,6 +7,8 @@
 #include <random>
 
 #include "quern/tensor/dtype.h"
+#include "quern/tensor/raw.h"
+#include "quern/tensor/tensor.h"
 
 using namespace quern;
 
@@ -66,6 +68,36 @@ TEST_CASE("bfloat16: rounds to nearest for random floats") {
     const float x = float_of(static_cast<uint32_t>(random()));
     if (!std::isnan(x)) REQUIRE(bfloat16(x).bits == nearest(x));
   }
+}
+
+// By way of a float they would be rounded twice: what lies within 2^-53 of a tie becomes one.
+TEST_CASE("bfloat16: rounds doubles once") {
+  int seen = 0;
+  for (uint32_t bits = 0; bits < 0x7f80; ++bits) {
+    const double below = static_cast<double>(float_of(bits << 16));
+    const double above = bits == 0x7f7f ? 0x1p128 : static_cast<double>(float_of((bits + 1) << 16));
+    const double middle = (below + above) / 2;
+    const uint32_t even = bits + bits % 2;
+    const auto check = [&](double x, uint32_t expected) {
+      for (const double y : {x, -x}) {
+        const uint32_t sign = y < 0 ? 0x8000 : 0;
+        REQUIRE(bfloat16(y).bits == (sign | expected));
+        seen += bfloat16(y).bits != bfloat16(static_cast<float>(y)).bits;
+      }
+    };
+    check(middle, even);
+    check(std::nextafter(middle, 0.0), bits);
+    check(std::nextafter(middle, HUGE_VAL), bits + 1);
+  }
+  CHECK(seen > 60'000);  // one of the two beside each tie, of either sign
+  CHECK(bfloat16(1e300).bits == 0x7f80);
+  CHECK(bfloat16(-0x1p-1074).bits == 0x8000);
+  CHECK(std::isnan(static_cast<float>(bfloat16(std::nan("")))));
+
+  // Copies take the same way: 257 lies between 256 and 258.
+  const Tensor x = from_vector<double>({257, 257 - 0x1p-40, 257 + 0x1p-40, 259, 259 - 0x1p-40});
+  CHECK(raw::to(x, DType::bf16).to_vector<double>() ==
+        std::vector<double>{256, 256, 258, 260, 258});
 }
 
 TEST_CASE("bfloat16: NaN payloads in the lower half do not become infinity") {
