@@ -71,11 +71,15 @@ Tensor run_hooks(const Variable& v, Tensor grad) {
   return grad;
 }
 
+/// That of a leaf's gradient: its own, but for f16, which has no room for small numbers.
+DType grad_dtype(DType leaf) { return leaf == DType::f16 ? DType::f32 : leaf; }
+
 void accumulate(Variable& leaf, Tensor grad) {
   if (!leaf.grad.defined()) {
-    leaf.grad = detail::owned(std::move(grad), leaf.dtype, leaf.format);
+    leaf.grad = detail::owned(std::move(grad), grad_dtype(leaf.dtype), leaf.format);
   } else if (leaf.grad.is_sparse()) {
-    leaf.grad = detail::owned(detail::add(leaf.grad, std::move(grad)), leaf.dtype, leaf.format);
+    leaf.grad =
+        detail::owned(detail::add(leaf.grad, std::move(grad)), grad_dtype(leaf.dtype), leaf.format);
   } else if (leaf.grad.is_dense_as(leaf.grad.format())) {
     detail::add_(leaf.grad, grad);
   } else {  // one that the user set
@@ -149,8 +153,7 @@ Tensor& Tensor::requires_grad_(bool value) {
   check(is_leaf(), "requires_grad_", "tensor: expected a leaf, got the output of {}",
         is_leaf() ? "" : meta(*this)->node->op);
   check(!value || is_floating(dtype()), "requires_grad_",
-        "dtype: expected bf16, f32 or f64, got {}", dtype());
-  if (value) check_computes("requires_grad_", dtype());
+        "dtype: expected bf16, f16, f32 or f64, got {}", dtype());
   if (value || meta(*this) != nullptr) meta_or_new(*this).requires_grad = value;
   return *this;
 }
@@ -161,8 +164,8 @@ void Tensor::set_grad(Tensor grad) {
   check(defined(), "set_grad", "tensor: expected a defined tensor, got undefined");
   check(is_leaf(), "set_grad", "tensor: expected a leaf, got the output of {}",
         is_leaf() ? "" : meta(*this)->node->op);
-  check(!grad.defined() || (grad.shape() == shape() && grad.dtype() == dtype()), "set_grad",
-        "grad: expected {} {}, got {}", dtype(), shape(), grad);
+  check(!grad.defined() || (grad.shape() == shape() && grad.dtype() == grad_dtype(dtype())),
+        "set_grad", "grad: expected {} {}, got {}", grad_dtype(dtype()), shape(), grad);
   if (grad.defined() || meta(*this) != nullptr) meta_or_new(*this).grad = std::move(grad);
 }
 

@@ -34,7 +34,7 @@ class UpdateCase : public Case {
       : kernel_(kernel),
         reference_(reference),
         step_(step),
-        operands_{&uniform(kernel.param, kParameters), &uniform(DType::f32, kParameters),
+        operands_{&uniform(kernel.dtype, kParameters), &uniform(DType::f32, kParameters),
                   &uniform(DType::f32, kParameters),
                   &uniform(DType::f32, states == 2 ? kParameters : 0)} {
     for (int64_t i = 0; i < kParameters; i += kParameters / 200) samples_.push_back(sample(i));
@@ -92,7 +92,7 @@ void add_records(const Options& options, std::span<const UpdateKernel<Step>* con
   using Kernel = UpdateKernel<Step>;
   for (DType dtype : options.dtypes)
     each_wanted(
-        options, list, select(dtype), [&](const Kernel& k) { return k.param == dtype; },
+        options, list, select(dtype), [&](const Kernel& k) { return k.dtype == dtype; },
         [&](const Kernel& kernel) {
           // The parameter and the states are read and written, the f32 gradient is read.
           const auto bytes = static_cast<double>(2 * itemsize(dtype) + 4 + 8 * states);

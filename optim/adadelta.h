@@ -14,10 +14,11 @@ namespace quern::optim {
 
 /// As the formula names them.
 struct AdadeltaOptions {
-  double lr = 1;            ///< the rate
-  double rho = 0.9;         ///< how much of the averages stays
-  double eps = 1e-6;        ///< under the roots, so that the first step moves
-  double weight_decay = 0;  ///< of the parameter, into the gradient
+  double lr = 1;                     ///< the rate
+  double rho = 0.9;                  ///< how much of the averages stays
+  double eps = 1e-6;                 ///< under the roots, so that the first step moves
+  double weight_decay = 0;           ///< of the parameter, into the gradient
+  bool stochastic_rounding = false;  ///< of bf16 and f16 parameters: see optimizer.h
 };
 
 class Adadelta final : public OptimizerOf<AdadeltaOptions> {

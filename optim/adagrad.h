@@ -17,6 +17,7 @@ struct AdagradOptions {
   double weight_decay = 0;               ///< of the parameter, into the gradient
   double initial_accumulator_value = 0;  ///< what the sum of squares starts as
   double eps = 1e-10;                    ///< added to the root, so that 0 divides nothing
+  bool stochastic_rounding = false;      ///< of bf16 and f16 parameters: see optimizer.h
 };
 
 class Adagrad final : public OptimizerOf<AdagradOptions> {

@@ -19,7 +19,8 @@ struct AdamOptions {
   double eps = 1e-8;                  ///< added to the root, so that 0 divides nothing
   /// Of the parameter, into the gradient.
   double weight_decay = 0;
-  Idle idle = Idle::lazy;  ///< of the rows that a row-sparse gradient does not have
+  Idle idle = Idle::lazy;            ///< of the rows that a row-sparse gradient does not have
+  bool stochastic_rounding = false;  ///< of bf16 and f16 parameters: see optimizer.h
 };
 
 class Adam final : public OptimizerOf<AdamOptions> {

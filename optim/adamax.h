@@ -17,6 +17,7 @@ struct AdamaxOptions {
   double beta1 = 0.9, beta2 = 0.999;  ///< of the averages of g and of its size
   double eps = 1e-8;                  ///< added to |g|, so that 0 divides nothing
   double weight_decay = 0;            ///< of the parameter, into the gradient
+  bool stochastic_rounding = false;   ///< of bf16 and f16 parameters: see optimizer.h
 };
 
 class Adamax final : public OptimizerOf<AdamaxOptions> {

@@ -20,7 +20,8 @@ struct AdamWOptions {
   double eps = 1e-8;                  ///< added to the root, so that 0 divides nothing
   /// Of the parameter, beside the gradient.
   double weight_decay = 1e-2;
-  Idle idle = Idle::lazy;  ///< of the rows that a row-sparse gradient does not have
+  Idle idle = Idle::lazy;            ///< of the rows that a row-sparse gradient does not have
+  bool stochastic_rounding = false;  ///< of bf16 and f16 parameters: see optimizer.h
 };
 
 class AdamW final : public OptimizerOf<AdamWOptions> {

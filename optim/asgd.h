@@ -14,11 +14,12 @@ namespace quern::optim {
 
 /// As the formula names them.
 struct ASGDOptions {
-  double lr = 1e-2;         ///< the rate
-  double lambd = 1e-4;      ///< decay of the parameter, and of the rate
-  double alpha = 0.75;      ///< the power by which the rate falls
-  double t0 = 1e6;          ///< the step after which a averages
-  double weight_decay = 0;  ///< of the parameter, into the gradient
+  double lr = 1e-2;                  ///< the rate
+  double lambd = 1e-4;               ///< decay of the parameter, and of the rate
+  double alpha = 0.75;               ///< the power by which the rate falls
+  double t0 = 1e6;                   ///< the step after which a averages
+  double weight_decay = 0;           ///< of the parameter, into the gradient
+  bool stochastic_rounding = false;  ///< of bf16 and f16 parameters: see optimizer.h
 };
 
 class ASGD final : public OptimizerOf<ASGDOptions> {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <vector>
 
+#include "quern/optim/detail/sum_of_squares.h"
 #include "quern/tensor/parallel.h"
 #include "quern/tensor/raw.h"
 #include "quern/tensor/span.h"
@@ -13,22 +14,6 @@ namespace {
 
 constexpr int64_t kChunk = 16384;
 
-/// Eight partial sums, which the compiler keeps in vectors.
-template <class T>
-double sum_of_squares(const T* x, int64_t n) {
-  double sums[8] = {};
-  int64_t i = 0;
-  for (; i + 8 <= n; i += 8)
-    for (int64_t j = 0; j < 8; ++j) {
-      const double value = x[i + j];
-      sums[j] += value * value;
-    }
-  for (; i < n; ++i) sums[i % 8] += static_cast<double>(x[i]) * static_cast<double>(x[i]);
-  double sum = 0;
-  for (double s : sums) sum += s;
-  return sum;
-}
-
 /// Of a dense tensor.
 double sum_of_squares(const Tensor& t) {
   const int64_t n = t.numel();
@@ -36,7 +21,9 @@ double sum_of_squares(const Tensor& t) {
   visit_floating("clip_grad_norm_", t.dtype(), [&]<class T>(std::type_identity<T>) {
     const T* x = t.data<T>();
     parallel_chunks(n, kChunk, [&](int64_t begin, int64_t end) {
-      sums[static_cast<size_t>(begin / kChunk)] = sum_of_squares(x + begin, end - begin);
+      SumOfSquares squares;
+      squares.add(x + begin, end - begin);
+      sums[static_cast<size_t>(begin / kChunk)] = squares.value();
     });
   });
   double sum = 0;

@@ -19,6 +19,7 @@ struct LAMBOptions {
   double beta1 = 0.9, beta2 = 0.999;  ///< of the averages of g and of its square
   double eps = 1e-6;                  ///< added to the root, so that 0 divides nothing
   double weight_decay = 1e-2;         ///< of the parameter, into u
+  bool stochastic_rounding = false;   ///< of bf16 and f16 parameters: see optimizer.h
 };
 
 class LAMB final : public OptimizerOf<LAMBOptions> {

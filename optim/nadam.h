@@ -19,6 +19,7 @@ struct NAdamOptions {
   double eps = 1e-8;                  ///< added to the root, so that 0 divides nothing
   double weight_decay = 0;            ///< of the parameter, into the gradient
   double momentum_decay = 4e-3;       ///< how fast the momentum of a step grows to beta1
+  bool stochastic_rounding = false;   ///< of bf16 and f16 parameters: see optimizer.h
 };
 
 class NAdam final : public OptimizerOf<NAdamOptions> {

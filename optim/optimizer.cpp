@@ -23,7 +23,6 @@ Optimizer::Optimizer(std::string_view name, std::vector<std::string_view> state_
       const size_t i = slots_.size();
       check(param.defined() && is_floating(param.dtype()), name_,
             "parameters[{}]: expected a floating tensor, got {}", i, param);
-      check_computes(name_, param.dtype());
       check(param.is_leaf(), name_, "parameters[{}]: expected a leaf, got the output of an op, {}",
             i, param);
       check(seen.insert(param.identity().lock().get()).second, name_,
@@ -35,7 +34,7 @@ Optimizer::Optimizer(std::string_view name, std::vector<std::string_view> state_
               "parameters[{}]",
               i, param, same->second);
       by_storage.emplace(param.storage().get(), i);
-      slots_.push_back({.param = param, .group = group});
+      slots_.push_back({.param = param, .group = group, .index = i});
     }
   }
   check(!slots_.empty(), name_, "parameters: expected at least one, got none");
@@ -73,9 +72,14 @@ void Optimizer::make_idle(
       slot.idle = make(slot.param);
 }
 
+void Optimizer::set_stochastic_rounding(size_t group, bool value) {
+  for (Slot& slot : slots_)
+    if (slot.group == group) slot.stochastic_rounding = value;
+}
+
 void Optimizer::catch_up() {
   for (Slot& slot : slots_)
-    if (slot.idle) slot.idle->catch_up(slot.param, slot.state, {});
+    if (slot.idle) slot.idle->catch_up(slot.param, slot.state, {}, rounding_of(slot, true));
 }
 
 void Optimizer::catch_up(const Tensor& param, const Tensor& indices) {
@@ -83,7 +87,8 @@ void Optimizer::catch_up(const Tensor& param, const Tensor& indices) {
   check(param.dim() > 0, name_, "catch_up: expected a parameter with rows, got {}", param);
   const Tensor dense = detail::check_indices(name_, indices, param.size(0));
   if (slot.idle)
-    slot.idle->catch_up(slot.param, slot.state, detail::group_rows(dense, param.size(0)).rows);
+    slot.idle->catch_up(slot.param, slot.state, detail::group_rows(dense, param.size(0)).rows,
+                        rounding_of(slot, true));
 }
 
 size_t Optimizer::slot_of(std::string_view call, const Tensor& param) const {
@@ -129,7 +134,8 @@ std::vector<Optimizer::Slot*> Optimizer::slots_to_update() {
     if (!slot->idle) continue;
     const Tensor grad = slot->param.grad();
     slot->idle->reserve();
-    slot->idle->catch_up(slot->param, slot->state, grad.is_sparse() ? grad.rows() : Tensor());
+    slot->idle->catch_up(slot->param, slot->state, grad.is_sparse() ? grad.rows() : Tensor(),
+                         rounding_of(*slot, true));
   }
   return slots;
 }
@@ -158,10 +164,12 @@ void Optimizer::load_state_dict(const TensorDict& dict) {
   const auto take = [&](const std::string& name, DType dtype, const Shape& shape) {
     const Tensor* t = dict.find(name);
     check(t != nullptr, name_, "state \"{}\": expected {} {}, got none", name, dtype, shape);
-    check(t->dtype() == dtype && t->shape() == shape, name_, "state \"{}\": expected {} {}, got {}",
-          name, dtype, shape, *t);
+    const bool widens =
+        is_floating(dtype) && is_floating(t->dtype()) && promote(t->dtype(), dtype) == dtype;
+    check((t->dtype() == dtype || widens) && t->shape() == shape, name_,
+          "state \"{}\": expected {} {}, got {}", name, dtype, shape, *t);
     known.insert(name);
-    return raw::clone(*t);
+    return t->dtype() == dtype ? raw::clone(*t) : raw::to(*t, dtype);
   };
   for (size_t i = 0; i < slots_.size(); ++i) {
     Slot slot = slots_[i];

@@ -26,6 +26,14 @@
 // To catch up on regularization is Carpenter's idea: "Lazy sparse stochastic gradient descent for
 // regularized multinomial logistic regression", 2008.
 //
+// Parameters in bf16 and f16 are updated in f32, as their state is, and rounded to nearest: steps of
+// less than half of the numbers' spacing are lost. With `.stochastic_rounding = true` they are rounded
+// to one of the two numbers beside them by chance, so that they are right on average: Gupta et al.,
+// "Deep learning with limited numerical precision", ICML'15. Element i of parameter k takes at its
+// t-th step the word i%4 of philox({i/4, 2^63 + 2^40·k + t-1}, seed) (tensor/round_by_chance.h), with
+// the seed of default_generator(); what idle rows catch up on takes streams 2^62 higher. So the bits
+// are the same for any number of threads, and of a run that was stopped and goes on.
+//
 // Beside the model's, a checkpoint holds the optimizer's state, with which training goes on as if
 // it had not stopped:
 //
@@ -105,8 +113,9 @@ class Optimizer {
   /// among them, are the program's to set again. Error: rows that have not caught up, which
   /// catch_up() brings.
   TensorDict state_dict() const;
-  /// Copies a state_dict() into the optimizer. Error, after which nothing has changed: a name that
-  /// is not one of state_dict()'s, another shape or dtype, a part of a parameter's state without
+  /// Copies a state_dict() into the optimizer; what others stored in bf16, f16 or f32 is widened. Error,
+  /// after which nothing has changed: a name that is not one of state_dict()'s, another shape, a dtype
+  /// that holds more, a part of a parameter's state without
   /// the rest.
   void load_state_dict(const TensorDict& dict);
 
@@ -121,6 +130,8 @@ class Optimizer {
     Tensor state[2] =
         {};  ///< of the parameter's shape, f32 (f64 for f64); undefined where there is none
     std::shared_ptr<IdleRows> idle = {};  ///< undefined but for Idle::catch_up
+    size_t index = 0;                     ///< among all parameters
+    bool stochastic_rounding = false;     ///< as the group's options say
   };
 
   /// `name` is for messages; `state_names` (one or two literals) name Slot::state in state dicts.
@@ -134,6 +145,8 @@ class Optimizer {
   /// For those parameters of a group that will have a gradient, and have rows.
   void make_idle(size_t group,
                  const std::function<std::shared_ptr<IdleRows>(const Tensor& param)>& make);
+  /// Of the parameters of a group.
+  void set_stochastic_rounding(size_t group, bool value);
   /// The slots with a gradient, every one checked; their rows that it has have caught up.
   std::vector<Slot*> slots_to_update();
 
@@ -173,7 +186,10 @@ class OptimizerOf : public Optimizer {
   OptimizerOf(std::string_view name, std::vector<std::string_view> state_names,
               const std::vector<Group<Options>>& groups)
       : Optimizer(name, std::move(state_names), params_of(groups)) {
-    for (const auto& group : groups) options_.push_back(group.options);
+    for (const auto& group : groups) {
+      set_stochastic_rounding(options_.size(), group.options.stochastic_rounding);
+      options_.push_back(group.options);
+    }
   }
 
   std::vector<Options> options_;  ///< of each group

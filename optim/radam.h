@@ -19,6 +19,7 @@ struct RAdamOptions {
   double beta1 = 0.9, beta2 = 0.999;  ///< of the averages of g and of its square
   double eps = 1e-8;                  ///< added to the root, so that 0 divides nothing
   double weight_decay = 0;            ///< of the parameter, into the gradient
+  bool stochastic_rounding = false;   ///< of bf16 and f16 parameters: see optimizer.h
 };
 
 class RAdam final : public OptimizerOf<RAdamOptions> {

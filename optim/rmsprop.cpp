@@ -43,8 +43,7 @@ void RMSprop::step() {
                                     .eps = o.eps,
                                     .momentum = o.momentum,
                                     .weight_decay = o.weight_decay};
-    pass.add(kernels::select_rmsprop_kernel(slot->param.dtype()), step, slot->param,
-             std::span(slot->state, states_));
+    pass.add(kernels::select_rmsprop_kernel(slot->param.dtype()), step, *slot, states_);
   }
   pass.run();
   for (Slot* slot : slots) ++slot->steps;

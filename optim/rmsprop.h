@@ -14,11 +14,12 @@ namespace quern::optim {
 
 /// As the formula names them.
 struct RMSpropOptions {
-  double lr = 1e-2;         ///< the rate
-  double alpha = 0.99;      ///< how much of v stays
-  double eps = 1e-8;        ///< added to the root, so that 0 divides nothing
-  double momentum = 0;      ///< how much of b stays
-  double weight_decay = 0;  ///< of the parameter, into the gradient
+  double lr = 1e-2;                  ///< the rate
+  double alpha = 0.99;               ///< how much of v stays
+  double eps = 1e-8;                 ///< added to the root, so that 0 divides nothing
+  double momentum = 0;               ///< how much of b stays
+  double weight_decay = 0;           ///< of the parameter, into the gradient
+  bool stochastic_rounding = false;  ///< of bf16 and f16 parameters: see optimizer.h
 };
 
 class RMSprop final : public OptimizerOf<RMSpropOptions> {

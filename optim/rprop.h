@@ -16,6 +16,7 @@ struct RpropOptions {
   double lr = 1e-2;                       ///< the first step's size
   double etaminus = 0.5, etaplus = 1.2;   ///< what a step shrinks and grows by
   double step_min = 1e-6, step_max = 50;  ///< what it stays within
+  bool stochastic_rounding = false;       ///< of bf16 and f16 parameters: see optimizer.h
 };
 
 class Rprop final : public OptimizerOf<RpropOptions> {

@@ -30,7 +30,8 @@ Linear without_grad(const kernels::SgdStep& s) {
 /// As steps are linear in weight and buffer, any number of them is one 2×2 matrix.
 class SgdIdle final : public IdleRows {
  public:
-  explicit SgdIdle(const Tensor& param) : IdleRows(param.size(0)), dtype_(param.dtype()) {}
+  explicit SgdIdle(const Tensor& param)
+      : IdleRows(param.size(0)), dtype_(state_dtype(param.dtype())) {}
   void reserve() override { steps_.reserve(); }
   void remember(const kernels::SgdStep& step, const Tensor& grad) noexcept {
     steps_.append(without_grad(step));
@@ -38,22 +39,20 @@ class SgdIdle final : public IdleRows {
   }
 
  private:
-  void run(kernels::UpdateSpan span, size_t begin, size_t end) const override {
+  void run(kernels::UpdateSpan span, size_t begin, size_t end, DType) const override {
     const Linear by = steps_.of(begin, end);
-    visit_floating("sgd", dtype_, [&]<class P>(std::type_identity<P>) {
-      using S = std::conditional_t<std::is_same_v<P, double>, double, float>;
-      apply<P, S>(by, span);
-    });
+    if (dtype_ == DType::f64) apply<double>(by, span);
+    else apply<float>(by, span);
   }
-  template <class P, class S>
+  template <class S>
   static void apply(const Linear& by, const kernels::UpdateSpan& span) {
     const S pp = static_cast<S>(by.pp), pb = static_cast<S>(by.pb);
     const S bp = static_cast<S>(by.bp), bb = static_cast<S>(by.bb);
-    P* const param = static_cast<P*>(span.param);
+    S* const param = static_cast<S*>(span.param);
     S* const buffer = static_cast<S*>(span.state[0]);
     for (int64_t i = 0; i < span.n; ++i) {
       const S p = param[i], b = buffer ? buffer[i] : 0;
-      param[i] = static_cast<P>(pp * p + pb * b);
+      param[i] = pp * p + pb * b;
       if (buffer) buffer[i] = bp * p + bb * b;
     }
   }
@@ -98,8 +97,7 @@ void SGD::step() {
                                 .nesterov = o.nesterov,
                                 .first = slot->steps == 0};
     steps.push_back(step);
-    pass.add(kernels::select_sgd_kernel(slot->param.dtype()), step, slot->param,
-             std::span(slot->state, o.momentum != 0 ? 1 : 0));
+    pass.add(kernels::select_sgd_kernel(slot->param.dtype()), step, *slot, o.momentum != 0 ? 1 : 0);
   }
   pass.run();
   for (size_t i = 0; i < slots.size(); ++i) {

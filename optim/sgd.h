@@ -21,7 +21,8 @@ struct SGDOptions {
   double weight_decay = 0;  ///< of the parameter, into the gradient
   /// A step looks ahead by momentum·b.
   bool nesterov = false;
-  Idle idle = Idle::lazy;  ///< of the rows that a row-sparse gradient does not have
+  Idle idle = Idle::lazy;            ///< of the rows that a row-sparse gradient does not have
+  bool stochastic_rounding = false;  ///< of bf16 and f16 parameters: see optimizer.h
 };
 
 class SGD final : public OptimizerOf<SGDOptions> {

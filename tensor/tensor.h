@@ -134,9 +134,11 @@ class Tensor {
   /// Marks a leaf for differentiation; returns itself. Error: not floating, or not a leaf.
   Tensor& requires_grad_(bool value = true);
   bool is_leaf() const;  ///< made by no recorded op
-  /// The gradient accumulated by backward(); undefined before.
+  /// The gradient accumulated by backward(), of its dtype, but f32 where that is f16, which has no room
+  /// for small numbers; undefined before.
   Tensor grad() const;
-  /// Puts `grad` in the place of what was accumulated; an undefined one drops it.
+  /// Puts `grad` in the place of what was accumulated; an undefined one drops it. Error: another shape,
+  /// or not the dtype that grad() has.
   void set_grad(Tensor grad);
   /// The same elements without history.
   Tensor detach() const;

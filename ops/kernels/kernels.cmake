@@ -44,7 +44,7 @@ set(QUERN_FAMILIES
   "norm          layer_norm   LayerNormKernel:layer_norm    avx512 avx2 portable reference"
   "optim         update       SgdKernel:sgd AdamWKernel:adamw RmspropKernel:rmsprop  avx512 avx2 portable reference"
   "optim         formula      AdagradKernel:adagrad AdadeltaKernel:adadelta AdamaxKernel:adamax NAdamKernel:nadam
-                 RAdamKernel:radam AsgdKernel:asgd RpropKernel:rprop  avx512 avx2 portable reference"
+                 RAdamKernel:radam AsgdKernel:asgd LambKernel:lamb RpropKernel:rprop  avx512 avx2 portable reference"
   "pool          pool         PoolKernel:pool               avx512 avx2 portable planes reference"
   "reduce        row          RowKernel:row                 avx512 avx2 portable reference"
   "reduce        column       ColumnKernel:column           avx512 avx2 portable reference")

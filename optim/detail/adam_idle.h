@@ -40,10 +40,14 @@ class AdamIdle final : public IdleRows {
   }
 
  private:
-  void run(kernels::UpdateSpan span, size_t begin, size_t end) const override {
+  void run(kernels::UpdateSpan span, size_t begin, size_t end, DType rounds_to) const override {
     span.grad = no_grad_.data_ptr();
     const size_t singly = std::min(end, begin + most_);
-    for (size_t i = begin; i < singly; ++i) kernel_.run(steps_[i], span);
+    for (size_t i = begin; i < singly; ++i) {
+      kernel_.run(steps_[i], span);
+      if (rounds_to != state_dtype(rounds_to))
+        round_to(rounds_to, static_cast<float*>(span.param), span.n);
+    }
     if (singly == end) return;
     const auto left = static_cast<double>(end - singly);
     kernel_.run({.decay = decays_.of(singly, end),

@@ -51,8 +51,7 @@ void run_adam(std::string_view name, const std::vector<Slot*>& slots, const Step
   std::vector<kernels::AdamWStep> steps;
   for (Slot* slot : slots) {
     steps.push_back(step_of(*slot));
-    pass.add(kernels::select_adamw_kernel(slot->param.dtype()), steps.back(), slot->param,
-             slot->state);
+    pass.add(kernels::select_adamw_kernel(slot->param.dtype()), steps.back(), *slot, 2);
   }
   pass.run();
   for (size_t i = 0; i < slots.size(); ++i) {

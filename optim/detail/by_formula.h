@@ -29,8 +29,8 @@ void step_by_formula(std::string_view name, const std::vector<Slot*>& slots,
     const Options& o = options[slot->group];
     const auto& kernel =
         kernels::select_update<kernels::UpdateKernel<Step>>(name, slot->param.dtype());
-    pass.add(kernel, step_of(o, static_cast<double>(slot->steps + 1)), slot->param,
-             std::span(slot->state, states), initial_of(o));
+    pass.add(kernel, step_of(o, static_cast<double>(slot->steps + 1)), *slot, states,
+             initial_of(o));
   }
   pass.run();
   for (Slot* slot : slots) ++slot->steps;

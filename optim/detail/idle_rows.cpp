@@ -9,7 +9,8 @@ namespace quern::optim {
 
 IdleRows::IdleRows(int64_t rows) : had_(zeros({rows}, DType::i64)) {}
 
-void IdleRows::catch_up(const Tensor& param, std::span<Tensor> state, const Tensor& rows) {
+void IdleRows::catch_up(const Tensor& param, std::span<Tensor> state, const Tensor& rows,
+                        const Rounding& rounding) {
   constexpr int64_t kChunk = 4096;  // elements
   int64_t* const had = had_.out<int64_t>();
   const int64_t* const row = rows.defined() ? rows.data<int64_t>() : nullptr;
@@ -22,6 +23,8 @@ void IdleRows::catch_up(const Tensor& param, std::span<Tensor> state, const Tens
     for (Tensor& s : state)
       if (s.defined()) s = raw::contiguous(s, param.format());
     const int64_t width = param.numel() / param.size(0);
+    // By chance once for all of them, as all would take the same words.
+    const DType rounds_to = rounding ? state_dtype(param.dtype()) : param.dtype();
     const auto element = [](const Tensor& t, int64_t i) {
       return static_cast<std::byte*>(t.out_ptr()) + i * itemsize(t.dtype());
     };
@@ -33,7 +36,11 @@ void IdleRows::catch_up(const Tensor& param, std::span<Tensor> state, const Tens
                         kernels::UpdateSpan span{element(dense, at(i) * width), nullptr, {}, width};
                         for (size_t s = 0; s < state.size(); ++s)
                           if (state[s].defined()) span.state[s] = element(state[s], at(i) * width);
-                        run(span, static_cast<size_t>(until), static_cast<size_t>(steps_));
+                        in_f32(param.dtype(), span, at(i) * width, rounding,
+                               [&](const kernels::UpdateSpan& piece) {
+                                 run(piece, static_cast<size_t>(until), static_cast<size_t>(steps_),
+                                     rounds_to);
+                               });
                         until = steps_;
                       }
                     });

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "quern/ops/kernels/optim/update_kernel.h"
+#include "quern/optim/detail/in_f32.h"
 #include "quern/tensor/tensor.h"
 
 namespace quern::optim {
@@ -55,7 +56,8 @@ class IdleRows {
   virtual ~IdleRows() = default;
 
   /// Brings rows (i64, rising, each once; undefined: all) up to date.
-  void catch_up(const Tensor& param, std::span<Tensor> state, const Tensor& rows);
+  void catch_up(const Tensor& param, std::span<Tensor> state, const Tensor& rows,
+                const Rounding& rounding);
   int64_t behind() const;  ///< rows that are not up to date
   /// Memory to keep one more step, so that the rule's remember() cannot fail.
   virtual void reserve() = 0;
@@ -65,8 +67,9 @@ class IdleRows {
  protected:
   /// After a step by `grad`, which the rule has kept.
   void stepped(const Tensor& grad) noexcept;
-  /// What the kept steps begin ... end-1 do to elements without a gradient; span.grad is unset.
-  virtual void run(kernels::UpdateSpan span, size_t begin, size_t end) const = 0;
+  /// What the kept steps begin ... end-1 do to elements without a gradient, of a parameter in
+  /// state_dtype(); span.grad is unset. `rounds_to`: what each of them rounds the parameter to.
+  virtual void run(kernels::UpdateSpan span, size_t begin, size_t end, DType rounds_to) const = 0;
   virtual void forget() noexcept = 0;
 
  private:

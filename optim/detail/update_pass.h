@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "quern/ops/kernels/optim/update_kernel.h"
+#include "quern/optim/detail/in_f32.h"
 #include "quern/optim/optimizer.h"
 #include "quern/tensor/dtype.h"
 #include "quern/tensor/parallel.h"
@@ -14,29 +14,29 @@
 
 namespace quern::optim {
 
-/// What an update computes in, and keeps its state in: f32, or f64 for f64 parameters. State of
-/// bf16 parameters is f32 too, because a buffer in bf16 would round small gradients away.
-inline DType state_dtype(DType param) { return param == DType::f64 ? DType::f64 : DType::f32; }
-
 template <class Step>
 class UpdatePass {
  public:
   using Kernel = kernels::UpdateKernel<Step>;
   explicit UpdatePass(std::string_view name) : line_(name) {}
 
-  /// Plans the update of `param` by its gradient: of all its elements, or where that is row-sparse of
-  /// the rows it has, no other being read or written. `state` becomes `initial` where it is
-  /// undefined, and is laid out as the parameter is.
-  void add(const Kernel& kernel, const Step& step, const Tensor& param, std::span<Tensor> state,
+  /// Plans the update of an Optimizer::Slot's parameter by its gradient: of all its elements, or where
+  /// that is row-sparse of the rows it has, no other being read or written. The first `states` of its
+  /// states become `initial` where they are undefined, and are laid out as the parameter is.
+  template <class Slot>
+  void add(const Kernel& kernel, const Step& step, Slot& slot, size_t states,
            const Initial& initial = {}) {
+    const Tensor& param = slot.param;
+    const std::span<Tensor> state(slot.state, states);
     const MemoryFormat format = param.format();
     const DType dtype = state_dtype(param.dtype());
     const Tensor grad = param.grad();
-    Job job{&kernel, step, param, raw::contiguous(param, format), {}, {}, {}, state.size(), 0};
+    Job job{&kernel,          step, param, raw::contiguous(param, format), {}, {}, {}, states, 0,
+            rounding_of(slot)};
+    job.width = param.dim() == 0 ? 1 : param.numel() / std::max<int64_t>(1, param.size(0));
     if (grad.is_sparse()) {
       job.rows = grad.rows();
       job.grad = raw::contiguous(raw::to(grad.values(), dtype));
-      job.width = param.numel() / std::max<int64_t>(1, param.size(0));
     } else {
       job.grad = raw::contiguous(raw::to(grad, dtype), format);
     }
@@ -46,10 +46,13 @@ class UpdatePass {
       job.state[s] = state[s];
     }
 
+    // Rows that are not too long stay whole: sums by chunks are then the same of all rows by number as
+    // of the dense parameter.
+    const int64_t rows = std::max<int64_t>(1, kChunk / std::max<int64_t>(1, job.width));
     const int64_t parts = job.rows.defined() ? job.rows.numel() : param.numel();
-    const int64_t chunk = job.rows.defined()
-                              ? std::max<int64_t>(1, kChunk / std::max<int64_t>(1, job.width))
-                              : kChunk;
+    const int64_t chunk = job.rows.defined()   ? rows
+                          : job.width > kChunk ? kChunk
+                                               : std::max<int64_t>(1, rows * job.width);
     for (int64_t i = 0; i < parts; i += chunk)
       chunks_.push_back({jobs_.size(), i, std::min(chunk, parts - i)});
     const int64_t touched = job.grad.numel();
@@ -65,11 +68,9 @@ class UpdatePass {
                 std::string(to_string(jobs_[0].param.dtype())));
       line_.set_work(0, bytes_);
     }
-    parallel_for(static_cast<int64_t>(chunks_.size()), [&](int64_t i) {
-      const Chunk& chunk = chunks_[static_cast<size_t>(i)];
-      const Job& job = jobs_[chunk.job];
-      if (job.rows.defined()) run_rows(job, chunk.begin, chunk.begin + chunk.count);
-      else job.kernel->run(job.step, job.span(chunk.begin, chunk.begin, chunk.count));
+    each_span([](const Job& job, size_t, const kernels::UpdateSpan& span, int64_t first) {
+      in_f32(job.param.dtype(), span, first, job.rounding,
+             [&](const kernels::UpdateSpan& piece) { job.kernel->run(job.step, piece); });
     });
     for (const Job& job : jobs_) {
       if (job.dense.is_same(job.param)) job.param.storage()->bump_version();
@@ -77,38 +78,35 @@ class UpdatePass {
     }
   }
 
- private:
-  // Elements: 64 KiB of f32 a stream, so that the four streams of AdamW lie in the smallest L2.
-  static constexpr int64_t kChunk = 16384;
+  // What a rule of several passes goes by.
 
-  struct Job {
-    const Kernel* kernel;
-    Step step;
-    Tensor param;
-    Tensor dense;     // the parameter itself, unless that is a strided view
-    Tensor grad;      // in the order of `dense`, or of a row-sparse gradient the rows it has
-    Tensor rows;      // which these are; else undefined
-    Tensor state[2];  // in the order of `dense`
-    size_t states;
-    int64_t width;  // elements of a row
-
-    /// n elements from `at` on; their gradient's begin at grad_at.
-    kernels::UpdateSpan span(int64_t at, int64_t grad_at, int64_t n) const {
-      const auto element = [](const Tensor& t, int64_t i) {
-        return static_cast<std::byte*>(t.out_ptr()) + i * itemsize(t.dtype());
-      };
-      kernels::UpdateSpan span{element(dense, at), element(grad, grad_at), {}, n};
-      for (size_t s = 0; s < states; ++s) span.state[s] = element(state[s], at);
-      return span;
-    }
-  };
+  struct Job;
   struct Chunk {
     size_t job;
     int64_t begin, count;  // elements, or rows of a row-sparse gradient
   };
+  std::span<Job> jobs() { return jobs_; }
+  std::span<const Chunk> chunks() const { return chunks_; }
+  /// f(job, chunk, span, first) on the elements of each chunk, or on each of its rows, on all threads;
+  /// `first` is the place in the parameter of the first element of the span.
+  template <class F>
+  void each_span(const F& f) const {
+    parallel_for(static_cast<int64_t>(chunks_.size()), [&](int64_t i) {
+      const auto c = static_cast<size_t>(i);
+      const auto& [index, begin, count] = chunks_[c];
+      const Job& job = jobs_[index];
+      if (job.rows.defined()) each_row(job, c, begin, begin + count, f);
+      else f(job, c, job.span(begin, begin, count), begin);
+    });
+  }
+
+ private:
+  // Elements: 64 KiB of f32 a stream, so that the four streams of AdamW lie in the smallest L2.
+  static constexpr int64_t kChunk = 16384;
 
   /// Fetches the lines of a few rows further on, which no hardware prefetcher could know.
-  static void run_rows(const Job& job, int64_t begin, int64_t end) {
+  template <class F>
+  static void each_row(const Job& job, size_t chunk, int64_t begin, int64_t end, const F& f) {
     constexpr int64_t kAhead = 6;
     const Tensor& rows = job.rows;
     const int64_t* row = rows.data<int64_t>();
@@ -123,7 +121,8 @@ class UpdatePass {
         for (size_t s = 0; s < job.states; ++s)
           fetch(next.state[s], job.width * itemsize(job.grad.dtype()));
       }
-      job.kernel->run(job.step, job.span(row[i] * job.width, i * job.width, job.width));
+      const int64_t first = row[i] * job.width;
+      f(job, chunk, job.span(first, i * job.width, job.width), first);
     }
   }
 
@@ -131,6 +130,30 @@ class UpdatePass {
   int64_t bytes_ = 0;  // read and written
   std::vector<Job> jobs_;
   std::vector<Chunk> chunks_;
+};
+
+template <class Step>
+struct UpdatePass<Step>::Job {
+  const Kernel* kernel;
+  Step step;
+  Tensor param;
+  Tensor dense;     // the parameter itself, unless that is a strided view
+  Tensor grad;      // in the order of `dense`, or of a row-sparse gradient the rows it has
+  Tensor rows;      // which these are; else undefined
+  Tensor state[2];  // in the order of `dense`
+  size_t states;
+  int64_t width;  // elements of a row
+  Rounding rounding;
+
+  /// n elements from `at` on; their gradient's begin at grad_at.
+  kernels::UpdateSpan span(int64_t at, int64_t grad_at, int64_t n) const {
+    const auto element = [](const Tensor& t, int64_t i) {
+      return static_cast<std::byte*>(t.out_ptr()) + i * itemsize(t.dtype());
+    };
+    kernels::UpdateSpan span{element(dense, at), element(grad, grad_at), {}, n};
+    for (size_t s = 0; s < states; ++s) span.state[s] = element(state[s], at);
+    return span;
+  }
 };
 
 }  // namespace quern::optim

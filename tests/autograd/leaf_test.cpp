@@ -25,7 +25,7 @@ TEST_CASE("leaves and outputs") {
   CHECK_THROWS_WITH_AS(y.requires_grad_(),
                        "[requires_grad_] tensor: expected a leaf, got the output of scale", Error);
   CHECK_THROWS_WITH_AS(ones({2}, DType::i64).requires_grad_(),
-                       "[requires_grad_] dtype: expected bf16, f32 or f64, got i64", Error);
+                       "[requires_grad_] dtype: expected bf16, f16, f32 or f64, got i64", Error);
   CHECK_THROWS_WITH_AS(Tensor().requires_grad_(),
                        "[requires_grad_] tensor: expected a defined tensor, got undefined", Error);
 }

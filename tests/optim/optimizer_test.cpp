@@ -328,8 +328,8 @@ TEST_CASE("a state that does not fit changes nothing") {
   refused("[adamw] state \"0.exp_avg\": expected f32 [4], got none", "0.exp_avg", {});
   refused("[adamw] state \"0.exp_avg_sq\": expected f32 [4], got f32 [5]", "0.exp_avg_sq",
           zeros({5}));
-  refused("[adamw] state \"0.exp_avg\": expected f32 [4], got bf16 [4]", "0.exp_avg",
-          zeros({4}, DType::bf16));
+  refused("[adamw] state \"0.exp_avg\": expected f32 [4], got f64 [4]", "0.exp_avg",
+          zeros({4}, DType::f64));
   refused("[adamw] state \"0.step\": expected a positive number, got 0", "0.step",
           zeros({}, DType::i64));
   refused("[adamw] state: expected that of 1 parameters with a step each, got \"0.exp_avg\"",

@@ -34,6 +34,14 @@ struct RAdamStep {
 struct AsgdStep {
   double eta, mu, decay, l2;  // decay: 1 - lambd·eta
 };
+/// Formula in optim/lamb.h; states: exp_avg, exp_avg_sq.
+struct LambStep {
+  double beta1, beta2;
+  double by_m, by_v;  // 1 / (1 - beta1^t), 1 / sqrt(1 - beta2^t)
+  double eps, weight_decay;
+  bool measures;  // the states take the gradient on, and the parameter becomes u; else it moves
+  double rate;    // lr·r, by which it does
+};
 /// Formula in optim/rprop.h; states: prev, step_size.
 struct RpropStep {
   double less, more, smallest, largest;
@@ -45,6 +53,7 @@ using AdamaxKernel = UpdateKernel<AdamaxStep>;
 using NAdamKernel = UpdateKernel<NAdamStep>;
 using RAdamKernel = UpdateKernel<RAdamStep>;
 using AsgdKernel = UpdateKernel<AsgdStep>;
+using LambKernel = UpdateKernel<LambStep>;
 using RpropKernel = UpdateKernel<RpropStep>;
 
 }  // namespace quern::kernels

@@ -1,8 +1,7 @@
-// The formulas on numbers: the oracle, and what runs for f64 and bf16 parameters.
+// The formulas on numbers: the oracle, and what runs for f64 parameters.
 #include <cmath>
 
 #include "quern/ops/kernels/optim/formula_kernel.h"
-#include "quern/tensor/bfloat16.h"
 
 namespace quern::kernels {
 namespace {
@@ -54,18 +53,17 @@ S where_positive(S x, S yes, S no) {
 namespace quern::kernels {
 namespace {
 
-/// P: the parameter's type. S: the gradient's and the state's, in which it computes.
-template <class Step, class P, class S>
+template <class Step, class S>
 void run(const Step& step, const UpdateSpan& span) {
   constexpr bool two = kStates<Step> == 2;
-  P* param = static_cast<P*>(span.param);
+  S* param = static_cast<S*>(span.param);
   const S* grad = static_cast<const S*>(span.grad);
   S* first = static_cast<S*>(span.state[0]);
   S* second = static_cast<S*>(span.state[1]);
   for (int64_t i = 0; i < span.n; ++i) {
-    S p = static_cast<S>(param[i]), a = first[i], b = two ? second[i] : S{};
+    S p = param[i], a = first[i], b = two ? second[i] : S{};
     update(step, p, grad[i], a, b);
-    param[i] = static_cast<P>(p);
+    param[i] = p;
     first[i] = a;
     if (two) second[i] = b;
   }
@@ -73,11 +71,10 @@ void run(const Step& step, const UpdateSpan& span) {
 
 }  // namespace
 
-#define QUERN_TYPES(Step, family)                                                     \
-  {                                                                                   \
-    {QUERN_NAMED(family "_f32"), kIsa, DType::f32, run<Step, float, float>},          \
-        {QUERN_NAMED(family "_bf16"), kIsa, DType::bf16, run<Step, bfloat16, float>}, \
-        {QUERN_NAMED(family "_f64"), kIsa, DType::f64, run<Step, double, double>},    \
+#define QUERN_TYPES(Step, family)                                          \
+  {                                                                        \
+    {QUERN_NAMED(family "_f32"), kIsa, DType::f32, run<Step, float>},      \
+        {QUERN_NAMED(family "_f64"), kIsa, DType::f64, run<Step, double>}, \
   }
 QUERN_FORMULAS(QUERN_TYPES)
 

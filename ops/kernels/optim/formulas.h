@@ -78,6 +78,18 @@ void update(const AsgdStep& o, V& p, V g, V& ax, V&) {
 }
 
 template <class V>
+void update(const LambStep& o, V& p, V g, V& m, V& v) {
+  const auto c = constant<V>;
+  if (o.measures) {
+    m = fused(c(1 - o.beta1), g - m, m);
+    v = fused(c(o.beta2), v, c(1 - o.beta2) * g * g);
+  }
+  const V by = quotient(c(o.by_m) * m, fused(square_root(v), c(o.by_v), c(o.eps)));
+  const V u = decayed(o.weight_decay, p, by);
+  p = o.measures ? u : fused_minus(c(o.rate), u, p);
+}
+
+template <class V>
 void update(const RpropStep& o, V& p, V g, V& previous, V& size) {
   const auto c = constant<V>;
   const V zero = c(0), agrees = g * previous, differs = zero - agrees;
@@ -102,6 +114,7 @@ void update(const RpropStep& o, V& p, V g, V& previous, V& size) {
   QUERN_FORMULA(NAdamStep, nadam, types)       \
   QUERN_FORMULA(RAdamStep, radam, types)       \
   QUERN_FORMULA(AsgdStep, asgd, types)         \
+  QUERN_FORMULA(LambStep, lamb, types)         \
   QUERN_FORMULA(RpropStep, rprop, types)
 
 }  // namespace

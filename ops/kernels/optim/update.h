@@ -6,14 +6,13 @@
 
 namespace quern::kernels {
 
-/// Kernel: any UpdateKernel<Step>. Error: parameters that are not bf16, f32 or f64.
+/// Kernel: any UpdateKernel<Step>; in f64 for f64 parameters, else in f32. Error: parameters that
+/// are not floating.
 template <class Kernel>
 const Kernel& select_update(std::string_view family, DType param) {
-  check_computes(family, param);
-  const auto* kernel =
-      select<Kernel>(family, [=](const Kernel& record) { return record.param == param; });
-  check(kernel, family, "parameters: expected bf16, f32 or f64, got {}", param);
-  return *kernel;
+  check(is_floating(param), family, "parameters: expected bf16, f16, f32 or f64, got {}", param);
+  const DType dtype = param == DType::f64 ? DType::f64 : DType::f32;
+  return *select<Kernel>(family, [=](const Kernel& record) { return record.dtype == dtype; });
 }
 inline const SgdKernel& select_sgd_kernel(DType param) {
   return select_update<SgdKernel>("sgd", param);

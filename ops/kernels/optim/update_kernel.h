@@ -1,7 +1,6 @@
 // The contract of an optimizer's update: one pass over n elements of a parameter, its gradient and
-// its state, with the constants of this step. Parameters are f32, f64 or bf16; the gradient and the
-// state have the dtype that the update computes in, which is f32, or f64 for f64 parameters. Files
-// compiled with ISA flags include this.
+// its state, with the constants of this step, all in f32 or all in f64. (Parameters in bf16 and f16
+// are widened before: optim/detail/in_f32.h.) Files compiled with ISA flags include this.
 #pragma once
 #include <cstdint>
 
@@ -40,9 +39,9 @@ struct RmspropStep {
 
 template <class Step>
 struct UpdateKernel {
-  const char* name;  // <rule>_<param dtype>_<isa>; the naive one ends in _reference
+  const char* name;  // <rule>_<dtype>_<isa>; the naive one ends in _reference
   Isa isa;
-  DType param;
+  DType dtype;
   void (*run)(const Step&, const UpdateSpan&);
 };
 using SgdKernel = UpdateKernel<SgdStep>;
