@@ -101,6 +101,9 @@ void sum_columns(const SegmentSum& p, int64_t s, int64_t c, Lanes lanes) {
   for (int64_t j = p.offsets[s]; j < end; ++j) {
     if (p.index && j + ahead < last)
       fetch<false>(reinterpret_cast<const char*>(from + p.index[j + ahead] * p.from_stride), bytes);
+    if (p.index && j + kNear < last)
+      fetch_out_of_turn(reinterpret_cast<const char*>(from + p.index[j + kNear] * p.from_stride),
+                        bytes);
     const From* row = from + (p.index ? p.index[j] : j) * p.from_stride;
     unroll<vectors>([&](int k) {
       const Vec<float> x = lanes.load(row + k * kLanes<float>);
@@ -129,6 +132,9 @@ void segment_sum(const SegmentSum& p) {
     if (p.add && p.to_index && s + ahead < p.segments + p.next)
       fetch<false>(static_cast<const char*>(p.to) + p.to_index[s + ahead] * p.to_stride * size,
                    p.width * size);
+    if (p.add && p.to_index && s + kNear < p.segments + p.next)
+      fetch_out_of_turn(static_cast<const char*>(p.to) + p.to_index[s + kNear] * p.to_stride * size,
+                        p.width * size);
     sum_columns_from<8, From, To>(0, p, s);
   }
 }
