@@ -65,7 +65,7 @@ RowResults run_row(const DepthwiseKernel& kernel, DepthwiseWindow w) {
   kernel.sum(window, floats(first), floats(sums.data()), pitch);
   kernel.store(window, floats(first), {floats(shift.data()), Activation::relu6}, stored.data(),
                pitch);
-  if (w.group <= 8) kernel.add_gradient(w, dy.data(), pitch, floats(gradient.at(last_tap)));
+  kernel.add_gradient(w, dy.data(), pitch, floats(gradient.at(last_tap)));
   CHECK(sums.guarded());
   CHECK(stored.guarded());
   CHECK(gradient.guarded());

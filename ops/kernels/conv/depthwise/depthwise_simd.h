@@ -323,8 +323,8 @@ struct DepthwiseLoops {
                            float* gradient) {
     const T* d = static_cast<const T*>(dy);
     if (w.group > 1)
-      return of_group<T, 8>(w.group,
-                            [&](auto loops) { loops.add_gradient(w, d, dy_pixel, gradient); });
+      return of_group<T>(w.group,
+                         [&](auto loops) { loops.add_gradient(w, d, dy_pixel, gradient); });
     if (!known(w, [&](auto taps, auto stride) {
           gradient_known<taps, stride>(w, d, dy_pixel, gradient);
         }))

@@ -4,7 +4,8 @@
 //
 //     x of a pixel     a b c d | e f g h        spread<1>     b b b b | f f f f
 //
-// Where there are products of two bf16 at a time, it comes with its neighbour.
+// Where there are products of two bf16 at a time, it comes with its neighbour, or, for gradients,
+// which sum over pixels, with the same channel of the next pixel.
 #pragma once
 #include "quern/ops/kernels/activation_simd.h"
 #include "quern/ops/kernels/conv/depthwise/depthwise_kernel.h"
@@ -111,19 +112,83 @@ struct Pairs {
     return __builtin_shufflevector(all, all, (lane / 4 * 4 + (group == 2 ? lane % 4 / 2 : i))...);
   }
 };
+
+/// What two pixels add to gradients: a lane meets a channel of its group of both at a step.
+template <int group>
+struct TwoPixels {
+  using V = Vec<bfloat16>;
+  static constexpr int count = 2;
+
+  Words dy;
+  alignas(64) Words x;
+
+  /// From channel c on, where pointers are.
+  __attribute__((always_inline)) void load_from(const bfloat16* x0, const bfloat16* x1,
+                                                const bfloat16* dy0, const bfloat16* dy1, int64_t) {
+    x = both(x0, x1), dy = both(dy0, dy1);
+    if constexpr (group == 16) asm("" : "+m"(x));  // to be loaded a pair at a time
+  }
+  __attribute__((always_inline)) static Words both(const bfloat16* a, const bfloat16* b) {
+    Halves low, high;
+    __builtin_memcpy(&low, a, sizeof(low));
+    __builtin_memcpy(&high, b, sizeof(high));
+    return widen(low) | widen(high) << 16;
+  }
+  /// sum + channel i of the group · dy
+  template <int i>
+  __attribute__((always_inline)) V add_to(V sum) const {
+    return _mm512_dpbf16_ps(sum.data, (__m512bh)spread<i>(), (__m512bh)dy);
+  }
+  template <int i>
+  __attribute__((always_inline)) Words spread() const {
+    if constexpr (group == 16) {
+      int32_t one;
+      __builtin_memcpy(&one, reinterpret_cast<const char*>(&x) + 4 * i, sizeof(one));
+      return (Words)_mm512_set1_epi32(one);
+    } else {
+      return shuffle<i>(std::make_integer_sequence<int, 16>{});
+    }
+  }
+  template <int i, int... lane>
+  __attribute__((always_inline)) Words shuffle(std::integer_sequence<int, lane...>) const {
+    return __builtin_shufflevector(x, x, (lane / group * group + i)...);
+  }
+};
 template <class T>
 inline constexpr bool kMultipliesPairs = std::is_same_v<T, bfloat16>;
 #else
 template <int group>
 struct Pairs;
+template <int group>
+struct TwoPixels;
 template <class T>
 inline constexpr bool kMultipliesPairs = false;
 #endif
+
+/// What a pixel adds to gradients.
+template <class T, int group>
+struct OnePixel {
+  using V = Vec<T>;
+  static constexpr int count = 1;
+
+  Singles<T, group> x;
+  V dy;
+
+  __attribute__((always_inline)) void load_from(const T* x0, const T*, const T* dy0, const T*,
+                                                int64_t c) {
+    x.load_from(x0 - c, c), dy = load(dy0);
+  }
+  template <int i>
+  __attribute__((always_inline)) V add_to(V sum) const {
+    return x.template add_to<i>(sum, dy);
+  }
+};
 
 template <class T, int group>
 struct GroupedLoops {
   using V = Vec<T>;
   using Pixel = std::conditional_t<kMultipliesPairs<T>, Pairs<group>, Singles<T, group>>;
+  using Pixels = std::conditional_t<kMultipliesPairs<T>, TwoPixels<group>, OnePixel<T, group>>;
   static constexpr int lanes = static_cast<int>(kLanes<T>);
   /// Outputs whose sums and pixels are in registers: a row of 56, 28 or 14 is so many whole blocks.
 #if defined(__AVX512F__) || defined(__aarch64__)
@@ -249,25 +314,36 @@ struct GroupedLoops {
           const int64_t first = w.offset + t * w.offset_step;
           const T* row = static_cast<const T*>(w.source) + r * w.source_row + first * w.pixel;
           V sums[kGradients][group];
-          unroll<kGradients>([&](int k) { unroll<group>([&](int i) { sums[k][i] = V(0); }); });
-          const auto add_products = [&](int64_t output, V(&to)[group])
+          each<kGradients * group>([&](int i) __attribute__((always_inline)) {
+            sums[i / group][i % group] = V(0);
+          });
+          // Of Pixels::count outputs, or the last one alone.
+          const auto add_products = [&](int64_t output, bool all, V(&to)[group])
               __attribute__((always_inline)) {
-            Singles<T, group> x;
-            x.load_from(row + output * w.stride * w.pixel, c);
-            const V d = load(dy + output * dy_pixel + c);
+            static constexpr T kNone[static_cast<size_t>(lanes)]{};
+            const T *x = row + output * w.stride * w.pixel + c, *d = dy + output * dy_pixel + c;
+            Pixels pixels;
+            pixels.load_from(x, all ? x + w.stride * w.pixel : kNone, d, all ? d + dy_pixel : kNone,
+                             c);
             each<group>([&](auto i) __attribute__((always_inline)) {
-              to[i] = x.template add_to<i>(to[i], d);
+              to[i] = pixels.template add_to<i>(to[i]);
             });
           };
           const Live live(w, first, w.outputs);
           int64_t output = live.begin;
-          for (; output + kGradients <= live.end; output += kGradients)
-            unroll<kGradients>([&](int k) { add_products(output + k, sums[k]); });
-          for (; output < live.end; ++output) add_products(output, sums[0]);
+          constexpr int n = Pixels::count;
+          for (; output + n * kGradients <= live.end; output += n * kGradients)
+            each<kGradients>([&](int k) __attribute__((always_inline)) {
+              add_products(output + n * k, true, sums[k]);
+            });
+          for (; output + n <= live.end; output += n) add_products(output, true, sums[0]);
+          if constexpr (n > 1)
+            if (output < live.end) add_products(output, false, sums[0]);
           float* to = gradient + r * w.weight_row + t * w.weight_tap + c;
-          unroll<group>([&](int i) {
+          each<group>([&](int i) __attribute__((always_inline)) {
             V sum = sums[0][i];
-            for (int k = 1; k < kGradients; ++k) sum += sums[k][i];
+            each<kGradients - 1>([&](int k)
+                                     __attribute__((always_inline)) { sum += sums[k + 1][i]; });
             add_lanes(to + i * w.weight_channel, sum, begin - c);
           });
         }
@@ -275,15 +351,15 @@ struct GroupedLoops {
   }
 };
 
-/// f(the loops of groups of so many channels, `most` at most).
-template <class T, int most = 16, class F>
+/// f(the loops of groups of so many channels).
+template <class T, class F>
 void of_group(int64_t group, F f) {
   switch (group) {
     case 2: return f(GroupedLoops<T, 2>{});
     case 4: return f(GroupedLoops<T, 4>{});
     case 8: return f(GroupedLoops<T, 8>{});
     case 16:
-      if constexpr (kMultipliesPairs<T> && most == 16) return f(GroupedLoops<T, 16>{});
+      if constexpr (kMultipliesPairs<T>) return f(GroupedLoops<T, 16>{});
   }
 }
 
