@@ -46,7 +46,7 @@ struct Formula {
     }
     // Before they are multiplied: a power of x may be too small; but of the root, since 1/x may be.
     if (twice < 0) {
-      x = quotient(F(1.0f), x);
+      if (size > 1) x = quotient(F(1.0f), x);
       if (size % 2 != 0) y = quotient(F(1.0f), y);
     }
     for (int k = size / 2; k > 0; --k) y = y * x;
