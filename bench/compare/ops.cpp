@@ -115,7 +115,7 @@ const std::map<std::string, Op> kOps{
     {"eq", binary([](const Tensor& a, const Tensor& b) { return eq(a, b); })},
     {"lt", binary([](const Tensor& a, const Tensor& b) { return lt(a, b); })},
     {"where",
-     [](const Tensors& x) -> Call { return [&x] { return where(gt(x[0], 0), x[1], x[2]); }; }},
+     [](const Tensors& x) -> Call { return [&x] { return where(gt(x[2], 0), x[0], x[1]); }; }},
     {"pow", binary([](const Tensor& a, const Tensor& b) { return pow(a, b); })},
     {"add_number", unary([](const Tensor& x) { return x + 1.5; })},
     {"mul_number", unary([](const Tensor& x) { return x * 1.5; })},

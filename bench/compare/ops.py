@@ -156,7 +156,7 @@ def pytorch_ops(torch):
     plain |= {name: getattr(torch, name) for name in "add sub mul div sum clone".split()}
     plain |= {
         **{name: getattr(f, name) for name in "relu6 hardswish hardsigmoid leaky_relu".split()},
-        "where": lambda p, a, b: torch.where(p > 0, a, b),
+        "where": lambda a, b, p: torch.where(p > 0, a, b),
         **{"gelu": f.gelu, "silu": f.silu, "dropout": f.dropout, "mse_loss": f.mse_loss, "linear": f.linear},
         "clamp": lambda x: torch.clamp(x, -0.5, 0.5),
         **{"add_number": lambda x: x + 1.5, "mul_number": lambda x: x * 1.5, "div_by": lambda x: 1.5 / x},
