@@ -1,8 +1,8 @@
 // Lookups on vectors, once an instruction set. Rows lie anywhere, so that no hardware prefetcher
 // knows the next one: those of the rows some KB further down the list are fetched to L2 meanwhile.
 // But the prefetchers take a row that is read from its first line to its last for a stream, and
-// fetch what lies behind it, which nobody reads. One line out of turn, from the middle of a row and to
-// L1, stops that: Zen 4 then reads rows of 512 bytes at the rate at which it copies memory, and
+// fetch what lies behind it, which nobody reads. One line out of turn, from the middle of a row and
+// to L1, stops that: Zen 4 then reads rows of 512 bytes at the rate at which it copies memory, and
 // else at two thirds of it.
 #pragma once
 #include <cstdint>
