@@ -113,10 +113,9 @@ class Optimizer {
   /// among them, are the program's to set again. Error: rows that have not caught up, which
   /// catch_up() brings.
   TensorDict state_dict() const;
-  /// Copies a state_dict() into the optimizer; what others stored in bf16, f16 or f32 is widened. Error,
-  /// after which nothing has changed: a name that is not one of state_dict()'s, another shape, a dtype
-  /// that holds more, a part of a parameter's state without
-  /// the rest.
+  /// Copies a state_dict() into the optimizer; what others stored in bf16, f16 or f32 is widened.
+  /// Error, after which nothing has changed: a name that is not one of state_dict()'s, another shape,
+  /// a dtype that holds more, a part of a parameter's state without the rest.
   void load_state_dict(const TensorDict& dict);
 
  protected:

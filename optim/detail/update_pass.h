@@ -31,9 +31,16 @@ class UpdatePass {
     const MemoryFormat format = param.format();
     const DType dtype = state_dtype(param.dtype());
     const Tensor grad = param.grad();
-    Job job{&kernel,          step, param, raw::contiguous(param, format), {}, {}, {}, states, 0,
-            rounding_of(slot)};
-    job.width = param.dim() == 0 ? 1 : param.numel() / std::max<int64_t>(1, param.size(0));
+    Job job{.kernel = &kernel,
+            .step = step,
+            .param = param,
+            .dense = raw::contiguous(param, format),
+            .grad = {},
+            .rows = {},
+            .state = {},
+            .states = states,
+            .width = param.dim() == 0 ? 1 : param.numel() / std::max<int64_t>(1, param.size(0)),
+            .rounding = rounding_of(slot)};
     if (grad.is_sparse()) {
       job.rows = grad.rows();
       job.grad = raw::contiguous(raw::to(grad.values(), dtype));

@@ -13,7 +13,7 @@ const char* why_not(const ConvProblem& p, ConvPass, const GemmKernel& gemm) {
   if (p.dtype == DType::f64) return "f64 is computed by the definition";
   const int64_t group = p.ic / p.groups;
   if (group > 1 && !select_depthwise_kernel(p.dtype).takes_group(group))
-    return "groups are not of 2, 4 or 8 channels";
+    return "groups are not of 2, 4 or 8 channels, nor of 16 that come in pairs";
   if (group == 16 && gemm.isa == Isa::amx)
     return "groups of 16 channels are faster as products of matrices";
   // The most that one row of outputs takes of scratch, in panels of up to 64 channels; divided,
