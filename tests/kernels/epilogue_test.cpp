@@ -84,10 +84,10 @@ struct Operands {
   Buffer out, residual, x, scale, shift, center, first, second;
 };
 
-/// Tensors are of `dtype`, the operands' or the sums'.
-void check_finishing(const GemmKernel& gemm, DType dtype) {
-  const int64_t k = 3 * gemm.k_multiple, n = gemm.nr, most = 3;
-  Buffer a(gemm.a, integers(most * gemm.mr * k, 9)), b(gemm.b, integers(k * n, 10));
+/// Tiles of n columns. Tensors are of `dtype`, the operands' or the sums'.
+void check_finishing(const GemmKernel& gemm, DType dtype, int64_t n) {
+  const int64_t k = 3 * gemm.k_multiple, most = 3;
+  Buffer a(gemm.a, integers(most * gemm.mr * k, 9)), b(gemm.b, integers(k * gemm.nr, 10));
   const void *a_rows = a.data(), *panel = b.data();
   for (const Finishing& f : kFinishings) {
     a.set(0, f.kind == Kind::activate ? std::numeric_limits<double>::quiet_NaN() : 1);
@@ -95,7 +95,7 @@ void check_finishing(const GemmKernel& gemm, DType dtype) {
       for (int64_t tiles : {int64_t{1}, most}) {
         for (bool accumulate : {false, true}) {
           INFO(std::string(gemm.name), " ", dtype, " kind ", static_cast<int>(f.kind), " m ", m,
-               " tiles ", tiles, accumulate ? " accumulate" : "");
+               " n ", n, " tiles ", tiles, accumulate ? " accumulate" : "");
           const int64_t rows = tiles * m;
           Buffer c(gemm.c, integers(rows * n, 11));
           GemmTile tile{.tiles = tiles,
@@ -127,13 +127,19 @@ void check_finishing(const GemmKernel& gemm, DType dtype) {
   }
 }
 
+/// Columns that tiles have: all, and around the half, which may have loops of its own.
+std::vector<int64_t> widths(const GemmKernel& gemm) {
+  const int64_t nr = gemm.nr;
+  return {1, nr / 2 - 1, nr / 2, nr / 2 + 1, nr - 1, nr};
+}
+
 /// Two halves of a tile that lie apart, against a tile each. Without a finish: into C.
-void check_jumps(const GemmKernel& gemm, const Finishing* f, bool accumulate) {
-  const int64_t k = 2 * gemm.k_multiple, n = gemm.nr, gap = 3, jump = gap * (n + 3);
+void check_jumps(const GemmKernel& gemm, const Finishing* f, bool accumulate, int64_t n) {
+  const int64_t k = 2 * gemm.k_multiple, gap = 3, jump = gap * (n + 3);
   for (int64_t m = 2; m <= gemm.mr; m += 2) {
-    INFO(std::string(gemm.name), " kind ", f ? static_cast<int>(f->kind) : -1, " m ", m);
+    INFO(std::string(gemm.name), " kind ", f ? static_cast<int>(f->kind) : -1, " m ", m, " n ", n);
     const int64_t rows = m + gap;
-    Buffer a(gemm.a, integers(rows * k, 9)), b(gemm.b, integers(k * n, 10));
+    Buffer a(gemm.a, integers(rows * k, 9)), b(gemm.b, integers(k * gemm.nr, 10));
     Operands got(gemm.a, rows, n), expected(gemm.a, rows, n);
     Buffer c(gemm.c, integers(rows * n, 11)), c_expected(gemm.c, integers(rows * n, 11));
     const void *a_rows = a.data(), *panel = b.data();
@@ -225,8 +231,10 @@ TEST_CASE("Micro-kernels complete their sums as the reference does") {
   each_runnable(table<GemmKernel>(), [&](const GemmKernel& gemm) {
     if (!gemm.takes_epilogues) return;
     ++finishing;
-    check_finishing(gemm, gemm.a);
-    if (gemm.c != gemm.a) check_finishing(gemm, gemm.c);
+    for (int64_t n : widths(gemm)) {
+      check_finishing(gemm, gemm.a, n);
+      if (gemm.c != gemm.a) check_finishing(gemm, gemm.c, n);
+    }
   });
   if (cpu_has(Isa::avx512)) CHECK(finishing > 0);
 }
@@ -234,9 +242,10 @@ TEST_CASE("Micro-kernels complete their sums as the reference does") {
 TEST_CASE("Micro-kernels with epilogues take tiles whose halves lie apart") {
   each_runnable(table<GemmKernel>(), [](const GemmKernel& gemm) {
     if (!gemm.takes_epilogues) return;
-    for (bool accumulate : {false, true}) {
-      check_jumps(gemm, nullptr, accumulate);
-      for (const Finishing& f : kFinishings) check_jumps(gemm, &f, accumulate);
-    }
+    for (int64_t n : widths(gemm))
+      for (bool accumulate : {false, true}) {
+        check_jumps(gemm, nullptr, accumulate, n);
+        for (const Finishing& f : kFinishings) check_jumps(gemm, &f, accumulate, n);
+      }
   });
 }

@@ -67,7 +67,7 @@ bool writes_directly(const GemmKernel& kernel, const GemmProblem& p) {
   return p.c_dtype == kernel.c && p.bias == nullptr;
 }
 
-/// Whole tiles round their sums to C while these are in registers: all of them, of one block of k.
+/// Tiles round their sums to C while these are in registers: all of them, of one block of k.
 bool rounds_in_registers(const GemmKernel& kernel, const GemmProblem& p, const Blocks& blocks) {
   return kernel.takes_epilogues && p.c_dtype == kernel.a && p.bias == nullptr && !p.accumulate &&
          blocks.depths == 1;
@@ -176,7 +176,7 @@ class Cell {
       tile.accumulate = tile.accumulate || p_.accumulate;
       return kernel_.run(tile);
     }
-    if (tile.n == kernel_.nr && rounds_in_registers(kernel_, p_, blocks_)) {
+    if (rounds_in_registers(kernel_, p_, blocks_)) {
       const Epilogue rounded{.out = c_at(p_, batch_, i0_ + i, j0_ + j), .stride = p_.c_row_stride};
       tile.epilogue = &rounded;
       return kernel_.run(tile);

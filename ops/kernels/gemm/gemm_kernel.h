@@ -56,7 +56,7 @@ struct GemmTile {
   void* c;  // [m][n], row r starts r·ldc elements on
   int64_t ldc;
   bool accumulate;  // false: C is written without being read (it may hold NaN)
-  /// Not null: what becomes of the sums, C not being written. Then n is nr, and B is packed.
+  /// Not null: what becomes of the sums, C not being written. Then B is packed.
   const Epilogue* epilogue = nullptr;
 };
 

@@ -126,7 +126,7 @@ void TileOutput<T>::complete(GemmTile& tile, int64_t channel, int64_t offset, T*
       .stride = innermost ? pixel_ : gemm_.nr,
       .jump = jump,
       .wide = dtype_of<T> != gemm_.a};
-  if (in_registers(n, tile.batch, sums)) {
+  if (in_registers(tile.batch, sums)) {
     if (has_sums()) sums.prepare(tile.tiles * m);
     tile.epilogue = &of_tile;
     gemm_.run(tile);

@@ -82,21 +82,20 @@ class TileOutput {
     if (!has_sums()) return {epilogue_.kind, n, nullptr, nullptr};
     return {epilogue_.kind, n, total(block, 0) + channel, total(block, 1) + channel};
   }
-  /// Does the micro-kernel complete sums of n columns and `batch` products?
-  bool in_registers(int64_t n, int64_t batch, const PanelSums<Acc>& sums) const {
-    return kernel_completes(n) && batch > 0 && !sums.needs_pivot();
+  /// Does the micro-kernel complete sums of `batch` products?
+  bool in_registers(int64_t batch, const PanelSums<Acc>& sums) const {
+    return kernel_completes() && batch > 0 && !sums.needs_pivot();
   }
-  /// How many rows of n columns are summed before they are completed together, since a call for
+  /// How many rows are summed before they are completed together, since a call for
   /// each tile would take as long as the tile; 0: each tile is completed by itself.
-  int64_t group_rows(int64_t n) const {
+  int64_t group_rows() const {
     const bool nothing_follows = direct() && epilogue_.kind == Kind::store;
-    if (kernel_completes(n) || nothing_follows || strides_.c != 1) return 0;
+    if (kernel_completes() || nothing_follows || strides_.c != 1) return 0;
     return std::min(PanelSums<Acc>::kRows, kGroupItems / gemm_.nr);
   }
-  /// How many tiles of m×n, which have `batch` products, complete() takes at once of so many rows.
-  int64_t at_once(int64_t rows, int64_t m, int64_t n, int64_t batch,
-                  const PanelSums<Acc>& sums) const {
-    const bool several = strides_.c == 1 && in_registers(n, batch, sums);
+  /// How many tiles of m rows, which have `batch` products, complete() takes at once of so many rows.
+  int64_t at_once(int64_t rows, int64_t m, int64_t batch, const PanelSums<Acc>& sums) const {
+    const bool several = strides_.c == 1 && in_registers(batch, sums);
     return several ? std::min(rows, PanelSums<Acc>::kRows) / m : 1;
   }
   /// The last products of a tile (none: its batch is 0), then the epilogue: it belongs at `offset`
@@ -140,8 +139,8 @@ class TileOutput {
  private:
   static constexpr int64_t kGroupItems = 1536;  // 6 KiB of f32: in L1 with what they meet
 
-  bool kernel_completes(int64_t n) const {
-    return gemm_.takes_epilogues && n == gemm_.nr && only_clamps(epilogue_.activation) &&
+  bool kernel_completes() const {
+    return gemm_.takes_epilogues && only_clamps(epilogue_.activation) &&
            (epilogue_.kind != Kind::gradient || only_clamps(epilogue_.map.activation));
   }
   bool has_sums() const { return epilogue_.first != nullptr; }

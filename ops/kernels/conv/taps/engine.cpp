@@ -117,7 +117,7 @@ TapEngine<T, Operand>::TapEngine(const TapPlan& plan, const T* source, const Ope
       direct_(output_.direct()),
       scratch_(copies() ? plan_.scratch_items(plan_.grid[0]) : 0),
       held_(static_cast<size_t>(copies() ? num_threads() : 0), -1),
-      kept_(direct_ ? 0 : std::max(plan_.kept_pixels(), output_.group_rows(0)) * gemm_.nr),
+      kept_(direct_ ? 0 : std::max(plan_.kept_pixels(), output_.group_rows()) * gemm_.nr),
       completing_(output_.scratch_items(gemm_.mr)),
       work_(plan_.phases()),
       runs_(plan_.max_runs()),
@@ -234,19 +234,18 @@ void TapEngine<T, Operand>::run_panel(const Block& block, const PhaseWork& work,
       if (panel.first_of_cell && plan_.source_step > 0) return {next_tile, plan_.source_step};
       return next_block.next(steps, nullptr);
     };
-    const int64_t group = last ? output_.group_rows(panel.n) : 0;
+    const int64_t group = last ? output_.group_rows() : 0;
     for (const Run& run : work.runs) {
       GemmTile waiting{};  // rows that are summed, to be completed together
       int64_t waiting_out = 0;
       const int64_t first_tap = run.columns.begin * products;
       const int64_t live = (run.columns.end - run.columns.begin) * products;  // of a row of taps
       const int64_t batch = (run.rows.end - run.rows.begin) * live;
-      const bool joined = batch > 0 && (!last || output_.in_registers(panel.n, batch, sums));
+      const bool joined = batch > 0 && (!last || output_.in_registers(batch, sums));
       const int64_t step = even_piece(joined ? run.length : run.first, gemm_.mr);
       for (int64_t i = 0, rows; i < run.length; i += rows) {
         const int64_t m = std::min(step, run.length - i);
-        const int64_t tiles =
-            quarters > 0 ? 1 : output_.at_once(run.length - i, m, panel.n, batch, sums);
+        const int64_t tiles = quarters > 0 ? 1 : output_.at_once(run.length - i, m, batch, sums);
         rows = tiles * m;
         const bool second = i >= run.first, both = !second && i + m > run.first;
         const int64_t from = run.a + i * plan_.a_pixel + (second ? run.jump_a : 0),

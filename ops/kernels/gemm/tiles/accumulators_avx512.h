@@ -25,6 +25,17 @@ struct Walk {
   }
 };
 
+/// The columns of a tile that there are; others are neither read nor written. (Under a mask, loads
+/// and stores take no longer.)
+struct InColumns {
+  __mmask16 lo, hi;  // 0..15, 16..31
+
+  explicit InColumns(int64_t n) {
+    const uint32_t all = n >= kNr ? ~0u : (1u << n) - 1;
+    lo = static_cast<__mmask16>(all), hi = static_cast<__mmask16>(all >> 16);
+  }
+};
+
 template <int kRows>
 struct Accumulators {
   __m512 lo[kRows], hi[kRows];  // columns 0..15, 16..31
@@ -34,33 +45,27 @@ struct Accumulators {
     for (int r = 0; r < kRows; ++r) lo[r] = hi[r] = _mm512_setzero_ps();
   }
 
-  /// C from a row on, all columns of it.
+  /// C from a row on; kHalf: of up to 16 columns.
+  template <bool kHalf>
   __attribute__((always_inline)) void add(const GemmTile& tile, int64_t first_row) {
+    const InColumns in(tile.n);
     auto c = walk<const float>(tile, first_row);
 #pragma GCC unroll 14
     for (int r = 0; r < kRows; c.after(r++)) {
-      lo[r] = _mm512_add_ps(lo[r], _mm512_loadu_ps(c.at));
-      hi[r] = _mm512_add_ps(hi[r], _mm512_loadu_ps(c.at + 16));
+      lo[r] = _mm512_add_ps(lo[r], _mm512_maskz_loadu_ps(in.lo, c.at));
+      if constexpr (!kHalf) hi[r] = _mm512_add_ps(hi[r], _mm512_maskz_loadu_ps(in.hi, c.at + 16));
     }
   }
 
+  template <bool kHalf = false>
   __attribute__((always_inline)) void store(const GemmTile& tile, int64_t first_row = 0) {
-    const uint32_t columns = tile.n >= kNr ? ~0u : (1u << tile.n) - 1;
-    const auto in_lo = static_cast<__mmask16>(columns),
-               in_hi = static_cast<__mmask16>(columns >> 16);
-    if (tile.accumulate) {
-      auto c = walk<const float>(tile, first_row);
-#pragma GCC unroll 14
-      for (int r = 0; r < kRows; c.after(r++)) {
-        lo[r] = _mm512_add_ps(lo[r], _mm512_maskz_loadu_ps(in_lo, c.at));
-        hi[r] = _mm512_add_ps(hi[r], _mm512_maskz_loadu_ps(in_hi, c.at + 16));
-      }
-    }
+    if (tile.accumulate) add<kHalf>(tile, first_row);
+    const InColumns in(tile.n);
     auto c = walk<float>(tile, first_row);
 #pragma GCC unroll 14
     for (int r = 0; r < kRows; c.after(r++)) {
-      _mm512_mask_storeu_ps(c.at, in_lo, lo[r]);
-      _mm512_mask_storeu_ps(c.at + 16, in_hi, hi[r]);
+      _mm512_mask_storeu_ps(c.at, in.lo, lo[r]);
+      if constexpr (!kHalf) _mm512_mask_storeu_ps(c.at + 16, in.hi, hi[r]);
     }
   }
 

@@ -11,31 +11,45 @@ namespace {
 /// 32 columns, 0..15 and 16..31.
 struct Columns {
   __m512 lo, hi;
-
-  __attribute__((always_inline)) static Columns of(const void* array) {
-    const auto* p = static_cast<const float*>(array);
-    return {_mm512_loadu_ps(p), _mm512_loadu_ps(p + 16)};
-  }
-  __attribute__((always_inline)) void store(void* array) const {
-    auto* p = static_cast<float*>(array);
-    _mm512_storeu_ps(p, lo);
-    _mm512_storeu_ps(p + 16, hi);
-  }
 };
 
 struct F32Rows {
   using Item = float;
-  static __m512 load(const float* columns) { return _mm512_loadu_ps(columns); }
-  static __m512 add(__m512 sum, const float* columns) { return _mm512_add_ps(sum, load(columns)); }
-  static void store(float* row, Columns v) { v.store(row); }
+  static __m512 load(__mmask16 in, const float* columns) {
+    return _mm512_maskz_loadu_ps(in, columns);
+  }
+  static __m512 add(__m512 sum, __mmask16 in, const float* columns) {
+    return _mm512_add_ps(sum, load(in, columns));
+  }
+  static void store(InColumns in, float* row, Columns v) {
+    store_half(in, row, v.lo);
+    _mm512_mask_storeu_ps(row + 16, in.hi, v.hi);
+  }
+  static void store_half(InColumns in, float* row, __m512 lo) {
+    _mm512_mask_storeu_ps(row, in.lo, lo);
+  }
 };
 
-/// Rows is F32Rows or Bf16Rows: how the columns of a row are loaded, added and stored.
-template <class Rows, int kRows>
+/// Rows is F32Rows or Bf16Rows: how the columns of a row are loaded, added and stored. kHalf: of up
+/// to 16 columns; the compiler leaves out what is not stored.
+template <class Rows, int kRows, bool kHalf>
 struct TileEpilogue {
   using Item = typename Rows::Item;
   const Epilogue& f;
   int64_t row;  // the tile's first
+  InColumns in;
+
+  __attribute__((always_inline)) Columns load(const void* array) const {
+    const auto* p = static_cast<const float*>(array);
+    if constexpr (kHalf) return {F32Rows::load(in.lo, p), _mm512_setzero_ps()};
+    else return {F32Rows::load(in.lo, p), F32Rows::load(in.hi, p + 16)};
+  }
+  template <class To = F32Rows>
+  __attribute__((always_inline)) void store(void* to, Columns v) const {
+    auto* p = static_cast<typename To::Item*>(to);
+    if constexpr (kHalf) To::store_half(in, p, v.lo);
+    else To::store(in, p, v);
+  }
 
   __attribute__((always_inline)) Walk<const Item, kRows> walk(const void* tensor) const {
     return {static_cast<const Item*>(tensor) + row * f.stride, f.stride, f.jump};
@@ -46,16 +60,16 @@ struct TileEpilogue {
   __attribute__((always_inline)) void rows(const Accumulators<kRows>& c, F value) const {
     Walk<Item, kRows> out{static_cast<Item*>(f.out) + row * f.stride, f.stride, f.jump};
 #pragma GCC unroll 14
-    for (int r = 0; r < kRows; out.after(r++)) Rows::store(out.at, value({c.lo[r], c.hi[r]}));
+    for (int r = 0; r < kRows; out.after(r++)) store<Rows>(out.at, value({c.lo[r], c.hi[r]}));
   }
-  __attribute__((always_inline)) void store(const Accumulators<kRows>& c) const {
+  __attribute__((always_inline)) void store_sums(const Accumulators<kRows>& c) const {
     const auto sums = [](Columns v) __attribute__((always_inline)) { return v; };
     rows(c, sums);
   }
   /// Sums start from the shift, which costs nothing. (Not from the residual: the first products
   /// would wait for it to come from memory.)
   __attribute__((always_inline)) void start(Accumulators<kRows>& c) const {
-    const Columns shift = Columns::of(f.map.shift);
+    const Columns shift = load(f.map.shift);
 #pragma GCC unroll 14
     for (int r = 0; r < kRows; ++r) c.lo[r] = shift.lo, c.hi[r] = shift.hi;
   }
@@ -64,8 +78,8 @@ struct TileEpilogue {
     auto residual = walk(f.residual);
 #pragma GCC unroll 14
     for (int r = 0; r < kRows; residual.after(r++)) {
-      c.lo[r] = Rows::add(c.lo[r], residual.at);
-      c.hi[r] = Rows::add(c.hi[r], residual.at + 16);
+      c.lo[r] = Rows::add(c.lo[r], in.lo, residual.at);
+      if constexpr (!kHalf) c.hi[r] = Rows::add(c.hi[r], in.hi, residual.at + 16);
     }
   }
   __attribute__((always_inline)) void activate(Accumulators<kRows>& c) const {
@@ -80,8 +94,8 @@ struct TileEpilogue {
   }
 
   __attribute__((always_inline)) void moments(const Accumulators<kRows>& c) const {
-    const Columns center = Columns::of(f.map.center);
-    Columns first = Columns::of(f.first), second = Columns::of(f.second);
+    const Columns center = load(f.map.center);
+    Columns first = load(f.first), second = load(f.second);
     const auto summed = [&](Columns v) __attribute__((always_inline)) {
       const Columns d{_mm512_sub_ps(v.lo, center.lo), _mm512_sub_ps(v.hi, center.hi)};
       first = {_mm512_add_ps(first.lo, d.lo), _mm512_add_ps(first.hi, d.hi)};
@@ -89,15 +103,16 @@ struct TileEpilogue {
       return v;
     };
     rows(c, summed);
-    first.store(f.first);
-    second.store(f.second);
+    store(f.first, first);
+    store(f.second, second);
   }
 
   /// One half of the columns after the other, in place: there are no registers for both. Even and
   /// odd rows are summed apart, so that the additions wait for each other less.
-  __attribute__((always_inline)) void gradient(__m512 (&c)[kRows], int column) const {
+  __attribute__((always_inline)) void gradient(__m512 (&c)[kRows], __mmask16 there,
+                                               int column) const {
     const auto array = [&](const void* p) __attribute__((always_inline)) {
-      return _mm512_loadu_ps(static_cast<const float*>(p) + column);
+      return F32Rows::load(there, static_cast<const float*>(p) + column);
     };
     const __m512 scale = array(f.map.scale), shift = array(f.map.shift),
                  center = array(f.map.center);
@@ -111,12 +126,13 @@ struct TileEpilogue {
     if (f.residual != nullptr) {
       auto residual = walk(f.residual);
 #pragma GCC unroll 14
-      for (int r = 0; r < kRows; residual.after(r++)) c[r] = Rows::add(c[r], residual.at + column);
+      for (int r = 0; r < kRows; residual.after(r++))
+        c[r] = Rows::add(c[r], there, residual.at + column);
     }
     auto xs = walk(f.x);
 #pragma GCC unroll 14
     for (int r = 0; r < kRows; xs.after(r++)) {
-      const __m512 distance = _mm512_sub_ps(Rows::load(xs.at + column), center);
+      const __m512 distance = _mm512_sub_ps(Rows::load(there, xs.at + column), center);
       const __m512 z = _mm512_fmadd_ps(distance, scale, shift);
       const __mmask16 passed =
           _mm512_mask_cmp_ps_mask(_mm512_cmp_ps_mask(z, low, _CMP_NLE_UQ), z, high, _CMP_NGE_UQ);
@@ -125,25 +141,28 @@ struct TileEpilogue {
       second[r % 2] = _mm512_fmadd_ps(c[r], distance, second[r % 2]);
     }
     const auto add_to = [&](void* p, const __m512(&sums)[2]) __attribute__((always_inline)) {
-      _mm512_storeu_ps(static_cast<float*>(p) + column,
-                       _mm512_add_ps(array(p), _mm512_add_ps(sums[0], sums[1])));
+      _mm512_mask_storeu_ps(static_cast<float*>(p) + column, there,
+                            _mm512_add_ps(array(p), _mm512_add_ps(sums[0], sums[1])));
     };
     add_to(f.first, first);
     add_to(f.second, second);
   }
 
   __attribute__((always_inline)) void gradient(Accumulators<kRows>& c) const {
-    gradient(c.lo, 0);
-    gradient(c.hi, 16);
-    store(c);
+    gradient(c.lo, in.lo, 0);
+    if constexpr (!kHalf) gradient(c.hi, in.hi, 16);
+    store_sums(c);
   }
 };
 
-// The ends of a tile that starts at `row`. fetched() tells what to prefetch for it, first what is
-// written, and the bytes between its rows; start() what the sums start from.
+// The ends of a tile that starts at `row`; kHalf: it has no more than 16 columns. fetched() tells
+// what to prefetch for it, first what is written, and the bytes between its rows; start() what the
+// sums start from.
 
 /// C.
+template <bool kHalfTile>
 struct IntoC {
+  static constexpr bool kHalf = kHalfTile;
   static constexpr int64_t kItem = sizeof(float);
   static constexpr int kTensors = 1;
   static constexpr bool kNextTile = false;  // fetched() is that of this tile
@@ -158,13 +177,14 @@ struct IntoC {
   template <int kRows>
   __attribute__((always_inline)) static void complete(Accumulators<kRows>& c, const GemmTile& tile,
                                                       int64_t row) {
-    c.store(tile, row);
+    c.template store<kHalf>(tile, row);
   }
 };
 
 /// What tile.epilogue makes of it.
-template <class Rows, Epilogue::Kind kKind>
+template <class Rows, Epilogue::Kind kKind, bool kHalfTile>
 struct Completed {
+  static constexpr bool kHalf = kHalfTile;
   using Kind = Epilogue::Kind;
   static constexpr int64_t kItem = sizeof(typename Rows::Item);
   static constexpr int kTensors = kKind == Kind::gradient ? 3 : kKind == Kind::activate ? 2 : 1;
@@ -180,17 +200,24 @@ struct Completed {
   template <int kRows>
   __attribute__((always_inline)) static void start(Accumulators<kRows>& c, const GemmTile& tile,
                                                    int64_t row) {
-    if constexpr (kKind == Kind::activate) TileEpilogue<Rows, kRows>{*tile.epilogue, row}.start(c);
+    if constexpr (kKind == Kind::activate) of<kRows>(tile, row).start(c);
   }
   template <int kRows>
   __attribute__((always_inline)) static void complete(Accumulators<kRows>& c, const GemmTile& tile,
                                                       int64_t row) {
-    if (tile.accumulate) c.add(tile, row);
-    const TileEpilogue<Rows, kRows> epilogue{*tile.epilogue, row};
-    if constexpr (kKind == Kind::store) epilogue.store(c);
+    if (tile.accumulate) c.template add<kHalf>(tile, row);
+    const auto epilogue = of<kRows>(tile, row);
+    if constexpr (kKind == Kind::store) epilogue.store_sums(c);
     else if constexpr (kKind == Kind::activate) epilogue.activate(c);
     else if constexpr (kKind == Kind::moments) epilogue.moments(c);
     else epilogue.gradient(c);
+  }
+
+ private:
+  template <int kRows>
+  __attribute__((always_inline)) static TileEpilogue<Rows, kRows, kHalf> of(const GemmTile& tile,
+                                                                            int64_t row) {
+    return {*tile.epilogue, row, InColumns(tile.n)};
   }
 };
 

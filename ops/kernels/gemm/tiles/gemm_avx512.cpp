@@ -31,7 +31,7 @@ struct F32Outer {
   template <int kRows, bool kHalf>
   static void sum(const GemmTile& tile) {
     Accumulators<kRows> c;
-    Fetches<IntoC, kRows> fetches(tile);
+    Fetches<IntoC<kHalf>, kRows> fetches(tile);
     for (int64_t i = 0; i < tile.batch; ++i) {
       const auto* a = static_cast<const float*>(tile.a[i]);
       const auto* b = static_cast<const float*>(tile.b[i]);
@@ -43,7 +43,7 @@ struct F32Outer {
         else add_products<Singles>(c, rows, 0, Singles::load(b), Singles::load(b + 16));
       }
     }
-    c.store(tile);
+    c.template store<kHalf>(tile);
   }
 };
 
@@ -65,7 +65,7 @@ struct Bf16 {
     alignas(64) float wide[kRows][kBlock];
     const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xffff0000));
     Accumulators<kRows> c;
-    Fetches<IntoC, kRows> fetches(tile);
+    Fetches<IntoC<false>, kRows> fetches(tile);
     for (int64_t i = 0; i < tile.batch; ++i) {
       const auto* a = static_cast<const uint16_t*>(tile.a[i]);
       const auto* b = static_cast<const uint16_t*>(tile.b[i]);

@@ -23,18 +23,24 @@ struct Pairs {
 
 struct Bf16Rows {
   using Item = uint16_t;
-  static __m512 load(const uint16_t* row) {
-    const __m256i items = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(row));
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(items), 16));
+  static __m512 load(__mmask16 in, const uint16_t* columns) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(widened(in, columns), 16));
   }
   /// As products with 1, which are exact: an instruction less than to widen and add.
-  static __m512 add(__m512 sum, const uint16_t* columns) {
-    const __m256i items = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(columns));
-    const __m512i pairs = _mm512_cvtepu16_epi32(items), ones = _mm512_set1_epi32(0x3f80);
-    return Pairs::add(sum, pairs, ones);
+  static __m512 add(__m512 sum, __mmask16 in, const uint16_t* columns) {
+    return Pairs::add(sum, widened(in, columns), _mm512_set1_epi32(0x3f80));
   }
-  static void store(uint16_t* row, Columns v) {
-    _mm512_storeu_si512(row, (__m512i)_mm512_cvtne2ps_pbh(v.hi, v.lo));
+  static void store(InColumns in, uint16_t* row, Columns v) {
+    _mm512_mask_storeu_epi16(row, _mm512_kunpackw(in.hi, in.lo),
+                             (__m512i)_mm512_cvtne2ps_pbh(v.hi, v.lo));
+  }
+  static void store_half(InColumns in, uint16_t* row, __m512 lo) {
+    _mm256_mask_storeu_epi16(row, in.lo, (__m256i)_mm512_cvtneps_pbh(lo));
+  }
+
+ private:
+  static __m512i widened(__mmask16 in, const uint16_t* columns) {
+    return _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(in, columns));
   }
 };
 
@@ -53,7 +59,7 @@ struct Bf16Outer {
   template <int kRows>
   static void run(const GemmTile& tile) {
     Accumulators<kRows> c;
-    Fetches<IntoC, kRows> fetches(tile);
+    Fetches<IntoC<false>, kRows> fetches(tile);
     for (int64_t i = 0; i < tile.batch; ++i) {
       const auto* a = static_cast<const uint16_t*>(tile.a[i]);
       const auto* b = static_cast<const uint16_t*>(tile.b[i]);

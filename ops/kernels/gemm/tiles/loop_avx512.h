@@ -103,7 +103,8 @@ class Fetches {
   }
 
  private:
-  static constexpr int kLines = kNr * End::kItem / 64;  // of a row
+  static constexpr int kBytes = (End::kHalf ? kNr / 2 : kNr) * End::kItem;  // of a row
+  static constexpr int kLines = (kBytes + 63) / 64;
   const char* at_[End::kTensors];
   int64_t offset_ = 0, lines_ = kRows * kLines;
   const char* prefetch_;
@@ -142,10 +143,8 @@ struct Tiles {
         const Item* const end = b + tile.k * kNr;
         do {
           fetches.step();
-          fetch_row(b);
-          add(c, a, 0, b);
-          fetch_row(b + kr * kNr);
-          add(c, a, kr * item, b + kr * kNr);
+          add<End::kHalf>(c, a, 0, b);
+          add<End::kHalf>(c, a, kr * item, b + kr * kNr);
           a.advance(2 * kr * item), b += 2 * kr * kNr;
         } while (b != end);
       } while (++i < tile.batch);
@@ -158,51 +157,36 @@ struct Tiles {
  private:
   using Item = typename Products::Item;
 
+  /// Of up to 16 columns half of the multiplications.
+  template <bool kHalf>
   __attribute__((always_inline)) static void add(Accumulators<kRows>& c, const RowsOfA<kRows>& a,
                                                  int64_t offset, const Item* b) {
+    if constexpr (kHalf) return add_half<Products>(c, a, offset, Products::load(b));
+    fetch_row(b);
     add_products<Products>(c, a, offset, Products::load(b),
                            Products::load(b + Products::kKr * kNr / 2));
   }
 };
 
-/// Tiles of no more than 16 columns, into C: half of the multiplications.
-template <class Products, int kRows>
-__attribute__((noinline)) void run_narrow(const GemmTile& tile) {
-  using Item = typename Products::Item;
-  constexpr int64_t item = sizeof(Item), kr = Products::kKr;
-  Fetches<IntoC, kRows> fetches(tile);
-  for (int64_t row = 0; row < tile.tiles * kRows; row += kRows) {
-    Accumulators<kRows> c;
-    for (int64_t i = 0; i < tile.batch; ++i) {
-      RowsOfA<kRows> a(static_cast<const Item*>(tile.a[i]) + row * tile.lda, item * tile.lda,
-                       item * tile.jump_a);
-      const auto* b = static_cast<const Item*>(tile.b[i]);
-      const Item* const end = b + tile.k * kNr;
-      do {
-        fetches.step();
-        add_half<Products>(c, a, 0, Products::load(b));
-        add_half<Products>(c, a, kr * item, Products::load(b + kr * kNr));
-        a.advance(2 * kr * item), b += 2 * kr * kNr;
-      } while (b != end);
-    }
-    c.store(tile, row);
-  }
-}
-
 /// Tiles<Products, kRows>::run<End>; Rows is what `out` is like, if there is an epilogue.
-template <class Products, int kRows, class Rows>
+template <class Products, int kRows, class Rows, bool kHalf>
 void dispatch_end(const GemmTile& tile) {
   using Kind = Epilogue::Kind;
   using AllTiles = Tiles<Products, kRows>;
-  if (tile.epilogue == nullptr)
-    return tile.n <= kNr / 2 ? run_narrow<Products, kRows>(tile)
-                             : AllTiles::template run<IntoC>(tile);
+  if (tile.epilogue == nullptr) return AllTiles::template run<IntoC<kHalf>>(tile);
   switch (tile.epilogue->kind) {
-    case Kind::store: return AllTiles::template run<Completed<Rows, Kind::store>>(tile);
-    case Kind::activate: return AllTiles::template run<Completed<Rows, Kind::activate>>(tile);
-    case Kind::moments: return AllTiles::template run<Completed<Rows, Kind::moments>>(tile);
-    case Kind::gradient: return AllTiles::template run<Completed<Rows, Kind::gradient>>(tile);
+    case Kind::store: return AllTiles::template run<Completed<Rows, Kind::store, kHalf>>(tile);
+    case Kind::activate:
+      return AllTiles::template run<Completed<Rows, Kind::activate, kHalf>>(tile);
+    case Kind::moments: return AllTiles::template run<Completed<Rows, Kind::moments, kHalf>>(tile);
+    case Kind::gradient:
+      return AllTiles::template run<Completed<Rows, Kind::gradient, kHalf>>(tile);
   }
+}
+template <class Products, int kRows, class Rows>
+void dispatch_end(const GemmTile& tile) {
+  if (tile.n <= kNr / 2) dispatch_end<Products, kRows, Rows, true>(tile);
+  else dispatch_end<Products, kRows, Rows, false>(tile);
 }
 
 }  // namespace
