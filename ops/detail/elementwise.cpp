@@ -81,6 +81,31 @@ const void* scalar_at(const Tensor& t, int64_t offset, float& widened) {
   return &widened;
 }
 
+/// Where the operands of a run are, a turn of the innermost loop; from run to run without the
+/// divisions that tell it of the first one, which would take as long as a run of some channels.
+struct Walk {
+  int64_t y = 0, a = 0, b = 0;
+
+  Walk(const CachedVector<Loop>& nest, int64_t run) : nest_(nest) {
+    for (size_t d = nest.size() - 1; d-- > 0; run /= nest[d].size)
+      step(nest[d], turn_[d] = run % nest[d].size);
+  }
+  void next() {
+    for (size_t d = nest_.size() - 1; d-- > 0; turn_[d] = 0) {
+      step(nest_[d], 1);
+      if (++turn_[d] < nest_[d].size) return;
+      step(nest_[d], -nest_[d].size);
+    }
+  }
+
+ private:
+  void step(const Loop& loop, int64_t turns) {
+    y += turns * loop.y, a += turns * loop.a, b += turns * loop.b;
+  }
+  const CachedVector<Loop>& nest_;
+  int64_t turn_[kMaxDims];
+};
+
 /// run(n, a, b, y, mode) over the nest, whose innermost loop a kernel can take: cells are parts of
 /// long runs, or groups of short ones.
 template <class RunKernel>
@@ -99,19 +124,16 @@ void run_nest(const CachedVector<Loop>& nest, const Tensor& y, const Tensor& a, 
   };
 
   parallel_chunks(runs * parts, group, [&](int64_t begin, int64_t end) {
+    Walk walk(nest, begin / parts);
+    int64_t part = begin % parts;
     for (int64_t i = begin; i < end; ++i) {
-      const int64_t first = i % parts * cell, n = std::min(cell, run.size - first);
-      int64_t y_at = first, a_at = first * run.a, b_at = first * run.b;
-      int64_t index = i / parts;
-      for (auto loop = nest.rbegin() + 1; loop != nest.rend(); ++loop) {
-        const int64_t k = index % loop->size;
-        index /= loop->size;
-        y_at += k * loop->y, a_at += k * loop->a, b_at += k * loop->b;
-      }
+      const int64_t first = part * cell, n = std::min(cell, run.size - first);
+      const int64_t a_at = walk.a + first * run.a, b_at = walk.b + first * run.b;
       float widened;
       run_kernel(n, run.a == 0 ? scalar_at(a, a_at, widened) : at(a, a_at),
                  run.b == 0 ? scalar_at(b, b_at, widened) : at(b, b_at),
-                 out + y_at * itemsize(y.dtype()), mode);
+                 out + (walk.y + first) * itemsize(y.dtype()), mode);
+      if (++part == parts) part = 0, walk.next();
     }
   });
 }
