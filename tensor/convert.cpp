@@ -144,6 +144,25 @@ void convert_by(std::byte* dst, DType to, const std::byte* src, DType from, int6
   }
 }
 
+/// Rows of at least a Word, whose last Word overlaps the one before.
+template <class Word>
+[[gnu::always_inline]] inline void copy_words(std::byte* dst, int64_t dst_stride,
+                                              const std::byte* src, int64_t src_stride, int64_t n,
+                                              int64_t bytes) {
+  constexpr int64_t kStep = sizeof(Word);
+  for (int64_t i = 0; i < n; ++i, dst += dst_stride, src += src_stride) {
+    const int64_t last = bytes - kStep;
+    for (int64_t at = 0; at < last; at += kStep) __builtin_memcpy(dst + at, src + at, kStep);
+    __builtin_memcpy(dst + last, src + last, kStep);
+  }
+}
+#ifdef __x86_64__
+[[gnu::target("avx2")]] void copy_avx2(std::byte* dst, int64_t dst_stride, const std::byte* src,
+                                       int64_t src_stride, int64_t n, int64_t bytes) {
+  copy_words<__m256i>(dst, dst_stride, src, src_stride, n, bytes);
+}
+#endif
+
 /// A square whose rows are 16-byte vectors: 4 × 4 of 32 bits, 8 × 8 of 16.
 template <class T>
 struct Square {
@@ -199,11 +218,35 @@ void copy_run(std::byte* dst, int64_t dst_stride, const std::byte* src, int64_t 
     T* to = reinterpret_cast<T*>(dst);
     const T* from = reinterpret_cast<const T*>(src);
     if (dst_stride == 1 && src_stride == 0) {
-      std::fill_n(to, n, *from);
+      // memset of much does not read what it overwrites.
+      if (*from == 0) std::memset(to, 0, static_cast<size_t>(n) * sizeof(T));
+      else std::fill_n(to, n, *from);
     } else {
       for (int64_t i = 0; i < n; ++i) to[i * dst_stride] = from[i * src_stride];
     }
   });
+}
+
+void copy_rows(std::byte* dst, int64_t dst_stride, const std::byte* src, int64_t src_stride,
+               int64_t n, int64_t bytes) {
+  constexpr int64_t kLong = 512;  // from which a call hardly counts
+  if (bytes > kLong) {
+    for (int64_t i = 0; i < n; ++i)
+      std::memcpy(dst + i * dst_stride, src + i * src_stride, static_cast<size_t>(bytes));
+    return;
+  }
+  using Vector [[gnu::vector_size(16)]] = uint8_t;
+#ifdef __x86_64__
+  if (bytes >= 32 && has_avx2()) return copy_avx2(dst, dst_stride, src, src_stride, n, bytes);
+#endif
+  const auto copy = [&]<class Word>(std::type_identity<Word>) {
+    copy_words<Word>(dst, dst_stride, src, src_stride, n, bytes);
+  };
+  if (bytes >= 16) copy(std::type_identity<Vector>{});
+  else if (bytes >= 8) copy(std::type_identity<uint64_t>{});
+  else if (bytes >= 4) copy(std::type_identity<uint32_t>{});
+  else if (bytes >= 2) copy(std::type_identity<uint16_t>{});
+  else copy(std::type_identity<uint8_t>{});
 }
 
 void transpose_tile(std::byte* dst, int64_t dst_stride, const std::byte* src, int64_t src_stride,

@@ -15,7 +15,12 @@ void convert_run(std::byte* dst, DType to, const std::byte* src, DType from, int
 void copy_run(std::byte* dst, int64_t dst_stride, const std::byte* src, int64_t src_stride,
               int64_t n, int64_t itemsize);
 
-/// The same for all elements of a rows × columns matrix, transposed: dst[c·dst_stride + r] =
+/// Copies n rows of `bytes` bytes each, which begin at the strides given, in bytes. Short ones
+/// without a call of memcpy each, which would take longer than the copy.
+void copy_rows(std::byte* dst, int64_t dst_stride, const std::byte* src, int64_t src_stride,
+               int64_t n, int64_t bytes);
+
+/// The same as copy_run for all elements of a rows × columns matrix, transposed: dst[c·dst_stride + r] =
 /// src[r·src_stride + c].
 void transpose_tile(std::byte* dst, int64_t dst_stride, const std::byte* src, int64_t src_stride,
                     int64_t rows, int64_t columns, int64_t itemsize);

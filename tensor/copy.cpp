@@ -2,6 +2,7 @@
 // destination's memory and merged where both sides allow it. What is left decides:
 //   one dimension, dense on both sides   long runs, converted
 //   source dense along another dimension a transpose, in tiles (NCHW to NHWC and back)
+//   short rows, dense on both sides      row by row, along the next dimension
 //   anything else                        runs along the innermost dimension, however short
 #include <algorithm>
 #include <array>
@@ -115,11 +116,13 @@ struct Side {
   std::byte* at(int64_t element) const { return data + element * itemsize(dtype); }
 };
 
-/// Cuts the elements into cells, and these into runs(place, n) along the innermost axis.
+/// Cuts the elements, each of `row` scalars, into cells, and these into runs(place, n) along the
+/// innermost axis.
 template <class F>
-void for_each_run(const Loops& loops, F&& run) {
+void for_each_run(const Loops& loops, int64_t row, F&& run) {
   const int64_t inner = loops.inner().size, elements = loops.elements();
-  const int64_t grain = elements <= kGrain ? kGrain : kGrain / 4;  // threads are through together
+  const int64_t cell = elements * row <= kGrain ? kGrain : kGrain / 4;  // threads end together
+  const int64_t grain = std::max<int64_t>(1, cell / row);
   parallel_chunks(elements, grain, [&](int64_t begin, int64_t end) {
     Loops::Walk walk(loops, begin);
     for (int64_t i = begin; i < end;) {
@@ -152,6 +155,25 @@ void convert_strided(const Side& dst, const Side& src, Loops::Place at, const Ax
     detail::copy_run(dst.at(at.dst + i * axis.dst), axis.dst, converted, 1, count,
                      itemsize(dst.dtype));
   }
+}
+
+/// Are the innermost axis' runs dense, of one dtype, and so short that each is one step of the axis
+/// around it?
+bool has_short_rows(const Side& dst, const Side& src, const Loops& loops) {
+  constexpr int64_t kShort = 512;  // bytes, below which a call and a step of Walk take longer
+  const Axis& axis = loops.inner();
+  return loops.count > 1 && dst.dtype == src.dtype && axis.dst == 1 && axis.src == 1 &&
+         axis.size * itemsize(dst.dtype) <= kShort;
+}
+
+void copy_short_rows(const Side& dst, const Side& src, Loops loops) {
+  const int64_t row = loops.inner().size, size = itemsize(dst.dtype);
+  loops.erase(loops.count - 1);
+  const Axis& axis = loops.inner();
+  for_each_run(loops, row, [&](Loops::Place at, int64_t n) {
+    detail::copy_rows(dst.at(at.dst), axis.dst * size, src.at(at.src), axis.src * size, n,
+                      row * size);
+  });
 }
 
 /// The axis along which the source is dense, if the copy is a transpose worth tiles; else -1.
@@ -292,8 +314,10 @@ void copy_(const Tensor& dst, const Tensor& src) {
   const Loops loops(dst.shape(), dst.strides(), expanded_strides(source, dst.shape()));
   if (const int axis = transposed_axis(loops); axis >= 0) {
     transpose(to, from, loops, axis);
+  } else if (has_short_rows(to, from, loops)) {
+    copy_short_rows(to, from, loops);
   } else {
-    for_each_run(loops, [&](Loops::Place at, int64_t n) {
+    for_each_run(loops, 1, [&](Loops::Place at, int64_t n) {
       convert_strided(to, from, at, loops.inner(), n);
     });
   }
@@ -313,7 +337,7 @@ void fill_(const Tensor& dst, double value) {
   detail::convert_run(element, dst.dtype(), reinterpret_cast<const std::byte*>(&value), DType::f64,
                       1);
   const Loops loops(dst.shape(), dst.strides(), dst.strides());
-  for_each_run(loops, [&](Loops::Place at, int64_t n) {
+  for_each_run(loops, 1, [&](Loops::Place at, int64_t n) {
     detail::copy_run(to.at(at.dst), loops.inner().dst, element, 0, n, itemsize(dst.dtype()));
   });
 }
