@@ -56,6 +56,34 @@ TEST_CASE("pad") {
             .is_dense_as(MemoryFormat::channels_last));
 }
 
+TEST_CASE("pad is a fill and a copy into it, whatever is padded") {
+  const std::vector<std::vector<int64_t>> paddings{{},
+                                                   {1, 2},
+                                                   {0, 0, 3, 0},
+                                                   {1, 1, 1, 1},
+                                                   {0, 0, 0, 0, 2, 1},
+                                                   {0, 3, 1, 0, 0, 2, 1, 1},
+                                                   {0, 0, 0, 0, 0, 0, 0, 1}};
+  for (const Shape& shape : {Shape{2, 3, 5, 4}, Shape{3, 17, 9, 70}, Shape{1, 80, 2, 3}})
+    for (const auto format : {MemoryFormat::contiguous, MemoryFormat::channels_last})
+      for (const DType dtype : {DType::f64, DType::f32, DType::bf16, DType::u8})
+        for (const auto& padding : paddings) {
+          const Tensor x = raw::to(random(shape, 1, DType::f32, format), dtype);
+          Shape padded = shape;
+          for (size_t i = 0; i < padding.size(); ++i)
+            padded[3 - static_cast<int>(i / 2)] += padding[i];
+          const Tensor y = full(padded, 7, dtype, format);
+          Tensor inner = y;
+          for (size_t i = 0; i < padding.size(); i += 2) {
+            const int d = 3 - static_cast<int>(i / 2);
+            inner = raw::slice(inner, d, padding[i], padding[i] + shape[d]);
+          }
+          raw::copy_(inner, x);
+          CHECK(same_bits(pad(x, padding, 7), y));
+          CHECK(same_bits(pad(strided(x), padding, 7), y));
+        }
+}
+
 TEST_CASE("gradients of cat, stack and pad") {
   for (const auto format : {MemoryFormat::contiguous, MemoryFormat::channels_last})
     for (int64_t dim = 0; dim < 4; ++dim) {
