@@ -1,6 +1,8 @@
 // Sums, means, maxima, topk and softmax along any dimensions, in both formats.
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "gradcheck_helper.h"
@@ -205,6 +207,34 @@ TEST_CASE("max, argmax and topk along any dimension") {
         }
         CHECK(max(x, dim, true).values.is_dense_as(format));
       }
+}
+
+TEST_CASE("topk of long rows, few of them and many, in any order, with ties and NaN") {
+  constexpr int64_t n = 1003;
+  for (const DType dtype : {DType::f64, DType::f32, DType::bf16, DType::i64, DType::i32, DType::u8})
+    for (const int order : {0, 1, 2}) {
+      std::vector<double> values;
+      for (int64_t i = 0; i < n; ++i) {
+        const int64_t rank = order == 0 ? i * 389 % n : order == 1 ? i : n - i;
+        const bool nan = is_floating(dtype) && i % 250 == 40;
+        values.push_back(nan ? std::nan("") : static_cast<double>(rank / 4));
+      }
+      const Tensor x = raw::to(from_vector(values), dtype);
+      values = list(x);  // as the dtype holds them
+      for (const bool largest : {true, false})
+        for (const size_t k : {size_t{1}, size_t{5}, size_t{32}, size_t{33}, size_t{n}}) {
+          std::vector<int64_t> expected;
+          for (int64_t i = 0; i < n; ++i) expected.push_back(i);
+          std::stable_sort(expected.begin(), expected.end(), [&](int64_t i, int64_t j) {
+            const double a = values[static_cast<size_t>(largest ? i : j)];
+            const double b = values[static_cast<size_t>(largest ? j : i)];
+            return a > b || (std::isnan(a) && !std::isnan(b));
+          });
+          expected.resize(k);
+          CAPTURE(k);
+          CHECK(indices(topk(x, static_cast<int64_t>(k), 0, largest).indices) == expected);
+        }
+    }
 }
 
 TEST_CASE("NaN is the largest") {
