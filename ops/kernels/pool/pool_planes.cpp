@@ -72,23 +72,23 @@ struct Planes {
     const PoolRange rows = pool.h.outputs[row];
     for (int64_t start = 0; start < axis.in; start += kStretch) {
       const int64_t stop = std::min(axis.in, start + kStretch);
-      W sum[kStretch] = {};
+      const int64_t begin = axis.outputs[start].begin, end = axis.outputs[stop - 1].end;
+      // Whether a winner is in this row is a toss-up, so no branch: what is elsewhere goes to the
+      // first sums, in turn, since an addition to one waits for the last.
+      constexpr int64_t kElsewhere = 8;
+      W all_sums[kElsewhere + kStretch];
+      W* const sum = all_sums + kElsewhere;
+      std::fill_n(all_sums, kElsewhere + stop - start, W(0));
       for (int64_t oh = rows.begin; oh < rows.end; ++oh) {
         const int64_t th = tap_of(pool.h, row, oh);
         if (th < 0) continue;
-        for (int64_t tw = 0; tw < axis.kernel; ++tw) {
-          const int64_t offset = tw * axis.dilation - axis.padding, tap = th * axis.kernel + tw;
-          const int64_t begin = first_at(start, offset, axis.stride);
-          const int64_t end = std::min(axis.out, first_at(stop, offset, axis.stride));
-          const T* from = dy + oh * axis.out;
-          const Index* winner = index + oh * axis.out;
-          W passed[kStretch];  // by a loop of its own, without a branch, for the vectoriser
-          for (int64_t o = begin; o < end; ++o) {
-            const W value = static_cast<W>(from[o]);
-            passed[o - begin] = winner[o] == static_cast<Index>(tap) ? value : W(0);
-          }
-          for (int64_t o = begin; o < end; ++o)
-            sum[o * axis.stride + offset - start] += passed[o - begin];
+        const T* from = dy + oh * axis.out;
+        const Index* winner = index + oh * axis.out;
+        for (int64_t o = end - 1; o >= begin; --o) {
+          const int64_t tap = static_cast<int64_t>(winner[o]) - th * axis.kernel;
+          const int64_t at = o * axis.stride - axis.padding + tap * axis.dilation - start;
+          const bool here = (tap >= 0) & (tap < axis.kernel) & (at >= 0) & (at < stop - start);
+          sum[here ? at : -1 - (o & (kElsewhere - 1))] += static_cast<W>(from[o]);
         }
       }
       for (int64_t i = start; i < stop; ++i) dx[i] = static_cast<T>(sum[i - start]);
@@ -164,16 +164,21 @@ struct Planes {
       std::fill_n(dx, pool.w.in, static_cast<T>(static_cast<W>(dy[0]) / divisor(pool, 0, 0)));
       return;
     }
-    for (int64_t w = 0; w < pool.w.in; ++w) {
-      const PoolRange columns = pool.w.outputs[w];
-      W sum = 0;
-      for (int64_t oh = rows.begin; oh < rows.end; ++oh) {
-        W row_sum = 0;
-        for (int64_t ow = columns.begin; ow < columns.end; ++ow)
-          row_sum += static_cast<W>(dy[oh * pool.w.out + ow]) / divisor(pool, oh, ow);
-        sum += row_sum;
+    const PoolAxis& axis = pool.w;
+    for (int64_t start = 0; start < axis.in; start += kStretch) {
+      const int64_t stop = std::min(axis.in, start + kStretch);
+      W sum[kStretch];
+      std::fill_n(sum, stop - start, W(0));
+      for (int64_t ow = axis.outputs[start].begin; ow < axis.outputs[stop - 1].end; ++ow) {
+        W share =
+            0;  // of all inputs of this column: divisions are as many as outputs, not as inputs
+        for (int64_t oh = rows.begin; oh < rows.end; ++oh)
+          share += static_cast<W>(dy[oh * axis.out + ow]) / divisor(pool, oh, ow);
+        const int64_t begin = std::max(start, axis.inputs[ow].begin);
+        const int64_t end = std::min(stop, axis.inputs[ow].end);
+        for (int64_t w = begin; w < end; ++w) sum[w - start] += share;
       }
-      dx[w] = static_cast<T>(sum);
+      for (int64_t w = start; w < stop; ++w) dx[w] = static_cast<T>(sum[w - start]);
     }
   }
 
