@@ -14,15 +14,16 @@ Tensor nll_loss(const Tensor& input, const Tensor& target, const Tensor& weight,
   const Span span("nll_loss");
   const Tensor log_p = autocast::widen(input);
   const Tensor x = raw::contiguous(log_p, log_p.format());
-  const Tensor losses = zeros({targets.rows()}, DType::f64);
+  const Tensor losses = empty({targets.rows()}, DType::f64);
 
   visit_floating("nll_loss", x.dtype(), [&]<class T>(std::type_identity<T>) {
     const T* from = x.data<T>();
     double* loss = losses.out<double>();
     for (int64_t row = 0; row < targets.rows(); ++row) {
-      if (targets.ignored(row)) continue;
       const int64_t t = targets.target(row);
-      loss[row] = -targets.weight(t) * static_cast<double>(from[targets.offset(row, t)]);
+      loss[row] = targets.ignored(row)
+                      ? 0
+                      : -targets.weight(t) * static_cast<double>(from[targets.offset(row, t)]);
     }
   });
   Tensor y = targets.reduce(losses, reduction, x.dtype());

@@ -18,6 +18,7 @@ class ClassTargets {
   const Along& along() const { return along_; }
   /// Where the class c of a row lies in the input.
   int64_t offset(int64_t row, int64_t c) const {
+    if (along_.inner == 1) return row * along_.n + c;
     return (row / along_.inner * along_.n + c) * along_.inner + row % along_.inner;
   }
   int64_t target(int64_t row) const { return target_.data<int64_t>()[row]; }
