@@ -107,6 +107,29 @@ TEST_CASE("functions of one number are within their ULP, on all numbers") {
   });
 }
 
+TEST_CASE("gelu of every bf16 is rounded right, but where it is within its bound of a midpoint") {
+  std::vector<bfloat16> x, y(1 << 16);
+  for (uint32_t bits = 0; bits < 1 << 16; ++bits)
+    x.push_back(bfloat16::from_bits(static_cast<uint16_t>(bits)));
+  const std::vector<double> wide(x.begin(), x.end());
+  std::vector<double> exact(x.size());
+  reference<UnaryKernel>(Unary::gelu).run(1 << 16, wide.data(), exact.data(), 0, 0);
+  each_runnable(table<UnaryKernel>(), [&](const UnaryKernel& kernel) {
+    if (kernel.op != Unary::gelu || kernel.dtype != DType::bf16) return;
+    {
+      const KernelFloatMode as_ops_do;
+      kernel.run(1 << 16, x.data(), y.data(), 0, 0);
+    }
+    for (size_t i = 0; i < x.size(); ++i) {
+      const double size = std::abs(exact[i]), got = static_cast<double>(y[i]);
+      if (!(size >= kSmallest && size <= kLargest)) continue;
+      CAPTURE(wide[i]);
+      const double roundoffs = 160 + 1.5 * std::min(14.5 * 14.5, wide[i] * wide[i]);
+      REQUIRE_LE(std::abs(got - exact[i]), 0x1p15 * ulp(exact[i]) + 0x1p-24 * roundoffs * size);
+    }
+  });
+}
+
 TEST_CASE("powers of half and whole exponents are pow's, on all numbers") {
   std::vector<float> x = floats();
   for (const float special : {0.0f, -0.0f, INFINITY, -INFINITY, NAN}) x.push_back(special);

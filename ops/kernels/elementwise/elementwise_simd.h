@@ -7,6 +7,8 @@
 namespace quern::kernels {
 namespace {
 
+/// Of elements of type T.
+template <class T>
 struct Formula {
   using F = Vec<float>;
   static F zero_where(xsimd::batch_bool<float> condition, F x) {
@@ -30,7 +32,11 @@ struct Formula {
     const F e = Math::exp(F(-0.0f) | x);  // of -|x|: neither overflows
     return quotient(xsimd::select(x < F(0.0f), e, F(1.0f)), F(1.0f) + e);
   }
-  static F gelu(F x, F, F) { return x * Math::normal(x).below; }
+  static Math::Normal normal(F x) {
+    if constexpr (std::is_same_v<T, bfloat16>) return Math::rough_normal(x);
+    else return Math::normal(x);
+  }
+  static F gelu(F x, F, F) { return x * normal(x).below; }
   static F silu(F x, F, F) { return quotient(x, F(1.0f) + Math::exp(-x)); }
   static F hardsigmoid(F x, F, F) {
     return quotient(clamp(x + F(3.0f), F(0.0f), F(6.0f)), F(6.0f));
@@ -86,8 +92,8 @@ struct Formula {
   static F tanh_backward_y(F dy, F y, F, F) { return dy * ((F(1.0f) - y) * (F(1.0f) + y)); }
   static F sigmoid_backward_y(F dy, F y, F, F) { return dy * (y * (F(1.0f) - y)); }
   static F gelu_backward_x(F dy, F x, F, F) {
-    const Math::Normal normal = Math::normal(x);
-    return dy * fused(F(0.39894228040143268f) * x, normal.bell, normal.below);
+    const Math::Normal at_x = normal(x);
+    return dy * fused(F(0.39894228040143268f) * x, at_x.bell, at_x.below);
   }
   static F silu_backward_x(F dy, F x, F, F) {
     const F s = quotient(F(1.0f), F(1.0f) + Math::exp(-x));
@@ -113,12 +119,12 @@ struct Formula {
 
 template <class T, auto f>
 void unary(int64_t n, const void* x_, void* y_, double p_, double q_) {
-  if constexpr (std::is_same_v<T, bfloat16> && (f == Formula::neg || f == Formula::abs)) {
+  if constexpr (std::is_same_v<T, bfloat16> && (f == Formula<T>::neg || f == Formula<T>::abs)) {
     // The sign bit: nothing to be widened and rounded.
     const auto* x = static_cast<const uint16_t*>(x_);
     auto* y = static_cast<uint16_t*>(y_);
     for (int64_t i = 0; i < n; ++i)
-      y[i] = static_cast<uint16_t>(f == Formula::neg ? x[i] ^ 0x8000 : x[i] & 0x7fff);
+      y[i] = static_cast<uint16_t>(f == Formula<T>::neg ? x[i] ^ 0x8000 : x[i] & 0x7fff);
   } else {
     const T* x = static_cast<const T*>(x_);
     T* y = static_cast<T*>(y_);
@@ -202,7 +208,7 @@ void choice(int64_t n, const bool* condition, const void* a_, const void* b_, vo
 }
 
 #define QUERN_RECORD(kind, Kind, op, dtype, T) \
-  {QUERN_NAMED(#op "_" #dtype), kIsa, Kind::op, DType::dtype, kind<T, Formula::op>},
+  {QUERN_NAMED(#op "_" #dtype), kIsa, Kind::op, DType::dtype, kind<T, Formula<T>::op>},
 #define QUERN_RECORDS(kind, Kind, op)      \
   QUERN_RECORD(kind, Kind, op, f32, float) \
   QUERN_RECORD(kind, Kind, op, bf16, bfloat16)
