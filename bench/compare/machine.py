@@ -44,6 +44,12 @@ def available_mib():
     return int(fields[0]) / 1024
 
 
+def last_cache():
+    """Bytes of the largest cache, 0 where Linux does not say."""
+    sizes = [path.read_text().strip() for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")]
+    return max((int(size.rstrip("KM")) << (20 if size.endswith("M") else 10) for size in sizes), default=0)
+
+
 class Load:
     """How much of the CPU others had from its making on: other programs, other machines on the same host."""
 

@@ -13,11 +13,24 @@ from .engines import Engine, environment, tcmalloc
 ROWS, WIDTH, TABLE = 131072, 128, 1_000_000
 NAMES = ("gather_rows", "scatter_rows", "scatter_add_rows")
 TRAIN, LOOKUPS = "train_rows", 65536
-PASSES = {"copy": 2, "gather_rows": 2, "scatter_rows": 2, "scatter_add_rows": 3}  # reads and writes of so many rows
+PASSES = {"copy": 2, "gather_rows": 2, "scatter_rows": 2, "scatter_add_rows": 3}  # reads and writes of a row
+
+
+def rows_of(name):
+    """How many rows an op moves. Copying is measured in memory: what is copied is as large as the table, or 4 times as
+    large as the last cache, and so is where it goes."""
+    if name == "copy":
+        return max(TABLE, 4 * machine.last_cache() // (4 * WIDTH))
+    return LOOKUPS if name == TRAIN else ROWS
+
+
+def rate(name, seconds):
+    """GB/s, read and written."""
+    return 1e-9 * PASSES[name] * rows_of(name) * WIDTH * 4 / seconds
 
 
 def job(name):
-    shapes = [(TABLE, WIDTH), (LOOKUPS if name == TRAIN else ROWS, WIDTH)]
+    shapes = [(rows_of(name) if name == "copy" else TABLE, WIDTH), (rows_of(name), WIDTH)]
     return {"op": name, "dtype": "f32", "format": "contiguous", "backward": False, "shapes": shapes, "low": -1, "high": 1}
 
 
@@ -30,18 +43,19 @@ def race(options):
     command = [python, "-W", "ignore", ops.__file__]
     seconds = options.seconds / 4
     rows = []
-    for name in ("copy", *NAMES, TRAIN):
-        # What the machine copies is measured on huge pages, on which quern's tensors are anyhow.
-        engines = {"PyTorch": Engine(command, rivals | ({"THP_MEM_ALLOC_ENABLE": "1"} if name == "copy" else {}))}
-        if name != "copy":
-            engines["quern"] = Engine([program], env)
+    for name in (*NAMES, TRAIN):
+        engines = {"PyTorch": Engine(command, rivals), "quern": Engine([program], env)}
         if name in NAMES:
             engines["numpy"] = Engine(command, rivals)
+            # What the machine copies, on huge pages, on which quern's tensors are anyhow.
+            engines["copy"] = Engine(command, rivals | {"THP_MEM_ALLOC_ENABLE": "1"})
         results = {}
         for engine, process in engines.items():
             if engine != "quern":
                 process.read()  # its version
-            results[engine] = process.ask(**job(f"numpy_{name}" if engine == "numpy" else name))
+            answer = process.ask(**job({"numpy": f"numpy_{name}", "copy": "copy"}.get(engine, name)))
+            if engine != "copy":
+                results[engine] = answer
         turns = {engine: [] for engine in engines}
         for _ in range(options.rounds):
             for engine, process in engines.items():
@@ -51,7 +65,9 @@ def race(options):
         # Of rows that are written twice, engines keep another one.
         agree = all(math.isclose(a, results["PyTorch"], rel_tol=1e-3) for a in results.values())
         rows.append({"op": name, "seconds": {e: statistics.median(t) for e, t in turns.items()}, "agree": agree})
-        rows[-1]["ratios"] = [p / q for p, q in zip(turns["PyTorch"], turns.get("quern", ()))]
+        rows[-1]["ratios"] = [p / q for p, q in zip(turns["PyTorch"], turns["quern"])]
+        if name in NAMES:
+            rows[-1]["shares"] = [rate(name, q) / rate("copy", c) for q, c in zip(turns["quern"], turns["copy"])]
     return rows
 
 
@@ -59,21 +75,17 @@ def run(options):
     rows = race(options)
     print(f"{machine.describe()['cpu']}, {len(machine.cores())} threads, quern {machine.commit()}, {os.uname().machine}; ", end="")
     print(f"{ROWS:,} rows of {WIDTH} f32, a table of {TABLE:,}; medians of {options.rounds} rounds\n")
-    print("| | quern, GB/s | share of copying | PyTorch, GB/s | numpy, GB/s | quern ÷ PyTorch (by round) |\n|---|---|---|---|---|---|")
-    rate = lambda row, engine: 1e-9 * PASSES[row["op"]] * ROWS * WIDTH * 4 / row["seconds"][engine]
-    copying = rate(rows[0], "PyTorch")
-    for row in rows[1:-1]:
-        low, high = min(row["ratios"]), max(row["ratios"])
-        ratio = f"**{statistics.median(row['ratios']):.2f}** ({low:.2f}–{high:.2f})"
-        print(
-            f"| {row['op']} | {rate(row, 'quern'):.1f} | {rate(row, 'quern') / copying:.2f} | {rate(row, 'PyTorch'):.1f} | "
-            f"{rate(row, 'numpy'):.1f} | {ratio} |{'' if row['agree'] else ' RESULTS DIFFER'}"
-        )
+    print("| | quern, GB/s | share of copying (by round) | PyTorch, GB/s | numpy, GB/s | quern ÷ PyTorch (by round) |\n|---|---|---|---|---|---|")
+    of = lambda values: f"**{statistics.median(values):.2f}** ({min(values):.2f}–{max(values):.2f})"
+    for row in rows[:-1]:
+        quern, torch, numpy = (rate(row["op"], row["seconds"][engine]) for engine in ("quern", "PyTorch", "numpy"))
+        differs = "" if row["agree"] else " RESULTS DIFFER"
+        print(f"| {row['op']} | {quern:.1f} | {of(row['shares'])} | {torch:.1f} | {numpy:.1f} | {of(row['ratios'])} |{differs}")
     quern, torch = (1e3 * rows[-1]["seconds"][engine] for engine in ("quern", "PyTorch"))
-    ratios = rows[-1]["ratios"]
-    print(f"\nA training step: {quern:.1f} ms, PyTorch {torch:.1f} ms: **{statistics.median(ratios):.2f}**", end=" ")
-    print(f"({min(ratios):.2f}–{max(ratios):.2f}) times as fast{'' if rows[-1]['agree'] else ' RESULTS DIFFER'}.")
-    print(f"PyTorch copies {ROWS:,} such rows at {copying:.1f} GB/s, read and written, on huge pages.")
+    print(f"\nA training step: {quern:.1f} ms, PyTorch {torch:.1f} ms: {of(rows[-1]['ratios'])} times as fast", end="")
+    print("." if rows[-1]["agree"] else " RESULTS DIFFER.")
+    copying = ", ".join(f"{rate('copy', row['seconds']['copy']):.1f}" for row in rows[:-1])
+    print(f"PyTorch copies {rows_of('copy'):,} such rows, as they lie, at {copying} GB/s, read and written, on huge pages.")
     if options.json:
         options.json.write_text(json.dumps({"machine": machine.describe(), "commit": machine.commit(), "rows": rows}, indent=1) + "\n")
     if not all(row["agree"] for row in rows):
