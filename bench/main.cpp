@@ -99,7 +99,7 @@ void add_benchmark(const Benchmark& b, int threads, bool cold, const Peaks& peak
 Benchmarks all_benchmarks(const Options& options) {
   Benchmarks all;
   for (auto add : {add_gemm, add_conv, add_batch_norm, add_join, add_pool, add_elementwise,
-                   add_rows, add_lookup, add_optimizer})
+                   add_rows, add_lookup, add_optimizer, add_by_chance})
     add(options, all);
   return all;
 }

@@ -62,6 +62,7 @@ void add_elementwise(const Options&, Benchmarks&);
 void add_rows(const Options&, Benchmarks&);
 void add_lookup(const Options&, Benchmarks&);
 void add_optimizer(const Options&, Benchmarks&);
+void add_by_chance(const Options&, Benchmarks&);
 
 /// The lines of a shape file without comments and blanks. Error: not readable.
 std::vector<std::string> read_shapes(const std::string& path);

@@ -2,9 +2,9 @@
 
 #include "quern/ops/detail/row_groups.h"
 #include "quern/ops/kernels/lookup/lookup.h"
+#include "quern/ops/kernels/round/by_chance.h"
 #include "quern/tensor/parallel.h"
 #include "quern/tensor/raw.h"
-#include "quern/tensor/round_by_chance.h"
 #include "quern/tensor/span.h"
 
 namespace quern {
@@ -52,15 +52,16 @@ void copy(const Tensor& from, const int64_t* from_index, const Tensor& to, const
   });
 }
 
-template <class T>
-Tensor rounded_by_chance(const Tensor& x, Generator& generator) {
-  const Tensor from = raw::contiguous(x), y = empty(x.shape(), dtype_of<T>);
+Tensor rounded_by_chance(const Tensor& x, DType dtype, Generator& generator) {
+  const Tensor from = raw::contiguous(x), y = empty(x.shape(), dtype);
+  const auto& kernel = kernels::select_by_chance("scatter_rows_by_chance", dtype);
   const float* in = from.data<float>();
-  T* out = y.out<T>();
-  const detail::Draw draw{generator.seed(), generator.next_stream()};
-  parallel_chunks(x.numel(), 1 << 14, [=](int64_t begin, int64_t end) {
-    detail::round_by_chance(in + begin, out + begin, begin, end - begin, draw);
-  });
+  auto* const out = static_cast<std::byte*>(y.out_ptr());
+  const uint64_t stream = generator.next_stream();
+  parallel_chunks(
+      x.numel(), 1 << 14, [=, &kernel, seed = generator.seed()](int64_t begin, int64_t end) {
+        kernel.run({in + begin, out + begin * itemsize(dtype), begin, end - begin, seed, stream});
+      });
   return y;
 }
 
@@ -89,13 +90,10 @@ void scatter_rows(const Tensor& table, const Tensor& indices, const Tensor& rows
 void scatter_rows_by_chance(const Tensor& table, const Tensor& indices, const Tensor& rows,
                             Generator& generator) {
   constexpr std::string_view op = "scatter_rows_by_chance";
-  const bool f16 = table.defined() && table.dtype() == DType::f16;
-  check(f16 || (table.defined() && table.dtype() == DType::bf16), op,
+  check(table.defined() && (table.dtype() == DType::bf16 || table.dtype() == DType::f16), op,
         "table: expected bf16 or f16, got {}", table);
   check(rows.defined() && rows.dtype() == DType::f32, op, "rows: expected f32, got {}", rows);
-  scatter_rows(table, indices,
-               f16 ? rounded_by_chance<float16>(rows, generator)
-                   : rounded_by_chance<bfloat16>(rows, generator));
+  scatter_rows(table, indices, rounded_by_chance(rows, table.dtype(), generator));
 }
 
 void scatter_add_rows(const Tensor& table, const Tensor& indices, const Tensor& rows) {

@@ -1,9 +1,8 @@
 // Stochastic rounding: f32 to one of the two bf16 or f16 numbers beside it, by chance, so that it is
 // right on average. Element i of a draw takes the upper bits of word i%4 of philox({i/4, stream},
 // seed): 16 for bf16, 13 for f16, all for its subnormal numbers. NaN stays; the number beside f16's
-// largest is infinity, in the place of 65536.
+// largest is infinity, in the place of 65536. ops/kernels/round has it for many elements.
 #pragma once
-#include <algorithm>
 #include <bit>
 #include <cstdint>
 
@@ -12,11 +11,6 @@
 #include "quern/tensor/random.h"
 
 namespace quern::detail {
-
-/// Which words of Philox a draw takes.
-struct Draw {
-  uint64_t seed, stream;
-};
 
 /// Adds to what bf16 leaves out a number below its last bit, and so carries as often as that is far
 /// on its way to the next number.
@@ -43,17 +37,6 @@ inline void round_by_chance(float x, uint32_t word, float16& y) {
         static_cast<double>(word) < static_cast<double>(steps - static_cast<float>(half)) * 0x1p32;
   }
   y = float16::from_bits(static_cast<uint16_t>(sign | half));
-}
-
-/// y[i] = x[i], i = 0 ... n-1, which are elements `first` and on of the draw.
-template <class T>
-void round_by_chance(const float* x, T* y, int64_t first, int64_t n, const Draw& draw) {
-  for (int64_t at = first, end = first + n; at < end;) {
-    const int64_t block = at / 4, stop = std::min(4 * block + 4, end);
-    const auto words = philox4x32(static_cast<uint64_t>(block), draw.stream, draw.seed);
-    for (; at < stop; ++at)
-      round_by_chance(x[at - first], words[static_cast<size_t>(at % 4)], y[at - first]);
-  }
 }
 
 }  // namespace quern::detail

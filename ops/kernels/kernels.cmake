@@ -47,7 +47,8 @@ set(QUERN_FAMILIES
                  RAdamKernel:radam AsgdKernel:asgd LambKernel:lamb RpropKernel:rprop  avx512 avx2 portable reference"
   "pool          pool         PoolKernel:pool               avx512 avx2 portable planes reference"
   "reduce        row          RowKernel:row                 avx512 avx2 portable reference"
-  "reduce        column       ColumnKernel:column           avx512 avx2 portable reference")
+  "reduce        column       ColumnKernel:column           avx512 avx2 portable reference"
+  "round         by_chance    ByChanceKernel:by_chance      avx512 avx2 portable reference")
 
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set(QUERN_ISAS ${QUERN_ISAS_x86})

@@ -5,9 +5,10 @@
 #include <optional>
 
 #include "quern/ops/kernels/optim/update_kernel.h"
+#include "quern/ops/kernels/round/by_chance.h"
 #include "quern/tensor/convert.h"
 #include "quern/tensor/dtype.h"
-#include "quern/tensor/round_by_chance.h"
+#include "quern/tensor/random.h"
 
 namespace quern::optim {
 
@@ -15,27 +16,31 @@ namespace quern::optim {
 /// because a buffer in bf16 would round small gradients away.
 inline DType state_dtype(DType param) { return param == DType::f64 ? DType::f64 : DType::f32; }
 
-/// Of bf16 and f16: by chance, with these words; else to nearest.
-using Rounding = std::optional<quern::detail::Draw>;
+/// Which words of Philox rounding takes, and what rounds.
+struct Draw {
+  const kernels::ByChanceKernel* kernel;
+  uint64_t seed, stream;
+};
+/// Of bf16 and f16: by chance; else to nearest.
+using Rounding = std::optional<Draw>;
 
 /// That of the slot's next step, or of what its idle rows do before it. Generators count their
 /// streams from 0 and do not come to those of the upper half.
 template <class Slot>
 Rounding rounding_of(const Slot& slot, bool idle = false) {
-  if (!slot.stochastic_rounding) return {};
+  const DType dtype = slot.param.dtype();
+  if (!slot.stochastic_rounding || dtype == state_dtype(dtype)) return {};
   const uint64_t step = uint64_t{idle} << 62 | slot.index << 40 | static_cast<uint64_t>(slot.steps);
-  return quern::detail::Draw{default_generator().seed(), uint64_t{1} << 63 | step};
+  return Draw{&kernels::select_by_chance("stochastic_rounding", dtype), default_generator().seed(),
+              uint64_t{1} << 63 | step};
 }
 
 inline void narrow(const float* wide, std::byte* stored, DType dtype, int64_t first, int64_t n,
                    const Rounding& rounding) {
-  using quern::detail::round_by_chance;
-  if (!rounding)
+  if (rounding) rounding->kernel->run({wide, stored, first, n, rounding->seed, rounding->stream});
+  else
     quern::detail::convert_run(stored, dtype, reinterpret_cast<const std::byte*>(wide), DType::f32,
                                n);
-  else if (dtype == DType::bf16)
-    round_by_chance(wide, reinterpret_cast<bfloat16*>(stored), first, n, *rounding);
-  else round_by_chance(wide, reinterpret_cast<float16*>(stored), first, n, *rounding);
 }
 
 /// f(piece, stored, at) on pieces of the span, in order, the parameter of each copied to S and not
