@@ -77,14 +77,11 @@ void gather_rows(const Tensor& table, const Tensor& indices, const Tensor& out) 
 void scatter_rows(const Tensor& table, const Tensor& indices, const Tensor& rows) {
   const Tensor index = check_operands("scatter_rows", table, indices, rows, "rows", table);
   const Span span("scatter_rows");
-  const detail::RowGroups groups = detail::group_rows(index, table.size(0));
-  const int64_t n = groups.rows.numel();
+  const detail::LastPlaces last = detail::last_places(index, table.size(0));
+  const int64_t n = last.rows.numel();
   const InPlaceChange change(table.storage());
-  if (n == index.numel()) return copy(rows, nullptr, table, index.data<int64_t>(), n);
-  const Tensor last = empty({n}, DType::i64);  // of the places of a row
-  const int64_t *places = groups.places.data<int64_t>(), *offsets = groups.offsets.data<int64_t>();
-  for (int64_t s = 0; s < n; ++s) last.out<int64_t>()[s] = places[offsets[s + 1] - 1];
-  copy(rows, last.data<int64_t>(), table, groups.rows.data<int64_t>(), n);
+  copy(rows, n == index.numel() ? nullptr : last.places.data<int64_t>(), table,
+       last.rows.data<int64_t>(), n);
 }
 
 void scatter_rows_by_chance(const Tensor& table, const Tensor& indices, const Tensor& rows,
@@ -101,8 +98,7 @@ void scatter_add_rows(const Tensor& table, const Tensor& indices, const Tensor& 
   check(is_floating(table.dtype()), "scatter_add_rows", "table: expected a floating dtype, got {}",
         table.dtype());
   const Span span("scatter_add_rows");
-  const detail::RowGroups groups =
-      detail::in_order_of_list(detail::group_rows(index, table.size(0)), index);
+  const detail::RowGroups groups = detail::group_in_order(index, table.size(0));
   const InPlaceChange change(table.storage());
   with_adjacent_elements(rows, table, [&](const Tensor& from, const Tensor& to) {
     kernels::segment_sum(kernels::select_segment_sum(from.dtype(), to.dtype()),

@@ -19,7 +19,15 @@ struct RowGroups {
 /// Of contiguous indices within 0..rows-1. By radix: takes time and memory by the list's length, and
 /// gives the same on any number of threads.
 RowGroups group_rows(const Tensor& indices, int64_t rows);
-/// The same of those indices, rows in the order of their first places: who walks them walks the list.
-RowGroups in_order_of_list(const RowGroups& groups, const Tensor& indices);
+/// The same, rows in the order of their first places: who walks them walks the list. Sorts only the
+/// places of rows that are named several times, where the rows are not too many for a bit each.
+RowGroups group_in_order(const Tensor& indices, int64_t rows);
+
+/// Of a list, the last place of each row that it names: at places[i] it names rows[i]. Both i64.
+struct LastPlaces {
+  Tensor places;  // [u], rising
+  Tensor rows;    // [u]
+};
+LastPlaces last_places(const Tensor& indices, int64_t rows);
 
 }  // namespace quern::detail

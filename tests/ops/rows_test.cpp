@@ -90,6 +90,27 @@ TEST_CASE("rows of integers, of no rows and of no elements") {
   scatter_add_rows(zeros({0, 3}), none, zeros({0, 3}));
 }
 
+TEST_CASE("rows of lists with and without doubles, few and many beside the table") {
+  for (const auto& [table_rows, n] : std::vector<std::pair<int64_t, int64_t>>{
+           {1, 9}, {40, 300}, {64, 64}, {200, 90}, {5000, 19}, {5000, 20}, {30'000, 100}}) {
+    CAPTURE(table_rows);
+    const Tensor any = randint(0, table_rows, {n}), twice = raw::clone(any), once = arange(n);
+    twice.out<int64_t>()[n - 1] = any.data<int64_t>()[0];
+    for (const Tensor& indices : {any, twice, once}) {
+      if (indices.is_same(once) && n > table_rows) continue;
+      const Tensor table = random({table_rows, 3}, 1, DType::f32);
+      const Tensor rows = random({n, 3}, 2, DType::f32);
+      const Tensor stored = raw::clone(table), added = raw::clone(table),
+                   one_by_one = raw::clone(table);
+      scatter_rows(stored, indices, rows);
+      CHECK(same_bits(stored, expected(table, indices, rows, false)));
+      scatter_add_rows(added, indices, rows);
+      add_one_by_one(one_by_one, indices, rows);
+      CHECK(same_bits(added, one_by_one));
+    }
+  }
+}
+
 TEST_CASE("a million times the same row") {
   constexpr int64_t kMany = 1 << 20;
   const Tensor table = zeros({3, 2}), ones_ = ones({kMany, 2});

@@ -1,4 +1,4 @@
-// Lookups as their formulas read: the oracle, and what sums rows of f64.
+// Lookups as their formulas read: the oracle.
 #include <cstring>
 
 #include "quern/ops/kernels/lookup/lookup_kernel.h"

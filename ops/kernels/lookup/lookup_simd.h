@@ -68,12 +68,13 @@ void copy_rows_as(const RowCopy& c) {
     return to + (c.to_index ? c.to_index[i] : i) * c.to_stride;
   };
   const int64_t ahead = rows_ahead(c.bytes), rows = c.n + c.next;
+  const int64_t taken_for_streams = c.bytes > kLine ? rows : 0;  // rows of a line are not
   for (int64_t i = 0; i < c.n; ++i) {
     if (i + ahead < rows) {
       fetch<false>(source(i + ahead), c.bytes);
       if (c.to_index && !streams) fetch<true>(target(i + ahead), c.bytes);
     }
-    if (i + kNear < rows) fetch_out_of_turn(source(i + kNear), c.bytes);
+    if (i + kNear < taken_for_streams) fetch_out_of_turn(source(i + kNear), c.bytes);
     copy_row<streams>(target(i), source(i), c.bytes);
   }
   if (streams) store_fence();
@@ -87,17 +88,16 @@ void copy_rows(const RowCopy& c) {
 /// `vectors` of columns from c on, in registers from the first place of a segment to the last.
 template <int vectors, class From, class To, class Lanes>
 void sum_columns(const SegmentSum& p, int64_t s, int64_t c, Lanes lanes) {
+  using Sum = Vec<To>;
   const From* from = static_cast<const From*>(p.from) + c;
   To* to = static_cast<To*>(p.to) + (p.to_index ? p.to_index[s] : s) * p.to_stride + c;
-  const float* weight = static_cast<const float*>(p.weight);
+  const Wide<To>* weight = static_cast<const Wide<To>*>(p.weight);
   const int64_t end = p.offsets[s + 1], last = p.offsets[p.segments + p.next];
   const int64_t ahead = rows_ahead(p.width * static_cast<int64_t>(sizeof(From)));
-  constexpr int64_t bytes = vectors * kLanes<float> * static_cast<int64_t>(sizeof(From));
+  constexpr int64_t bytes = vectors * kLanes<To> * static_cast<int64_t>(sizeof(From));
 
-  Vec<float> sum[vectors];
-  unroll<vectors>([&](int k) {
-    sum[k] = p.add ? Vec<float>(lanes.load(to + k * kLanes<float>)) : Vec<float>(0.0f);
-  });
+  Sum sum[vectors];
+  unroll<vectors>([&](int k) { sum[k] = p.add ? Sum(lanes.load(to + k * kLanes<To>)) : Sum(0); });
   for (int64_t j = p.offsets[s]; j < end; ++j) {
     if (p.index && j + ahead < last)
       fetch<false>(reinterpret_cast<const char*>(from + p.index[j + ahead] * p.from_stride), bytes);
@@ -106,17 +106,17 @@ void sum_columns(const SegmentSum& p, int64_t s, int64_t c, Lanes lanes) {
                         bytes);
     const From* row = from + (p.index ? p.index[j] : j) * p.from_stride;
     unroll<vectors>([&](int k) {
-      const Vec<float> x = lanes.load(row + k * kLanes<float>);
-      sum[k] = weight ? fused(Vec<float>(weight[j]), x, sum[k]) : sum[k] + x;
+      const Sum x = lanes.load(row + k * kLanes<To>);
+      sum[k] = weight ? fused(Sum(weight[j]), x, sum[k]) : sum[k] + x;
     });
   }
-  unroll<vectors>([&](int k) { lanes.store(to + k * kLanes<float>, Vec<To>(sum[k])); });
+  unroll<vectors>([&](int k) { lanes.store(to + k * kLanes<To>, sum[k]); });
 }
 
 /// Columns from c on: as many as can be `vectors` at a time, then half as many, and so on.
 template <int vectors, class From, class To>
 void sum_columns_from(int64_t c, const SegmentSum& p, int64_t s) {
-  constexpr int64_t lanes = kLanes<float>;
+  constexpr int64_t lanes = kLanes<To>;
   for (; c + vectors * lanes <= p.width; c += vectors * lanes)
     sum_columns<vectors, From, To>(p, s, c, AllLanes{});
   if constexpr (vectors > 1) return sum_columns_from<vectors / 2, From, To>(c, p, s);
@@ -152,6 +152,7 @@ constexpr SegmentSumKernel kSegmentSum[] = {
     {QUERN_NAMED("segment_sum_f16_f32"), kIsa, DType::f16, DType::f32, segment_sum<float16, float>},
     {QUERN_NAMED("segment_sum_f16_f16"), kIsa, DType::f16, DType::f16,
      segment_sum<float16, float16>},
+    {QUERN_NAMED("segment_sum_f64_f64"), kIsa, DType::f64, DType::f64, segment_sum<double, double>},
 };
 
 }  // namespace
