@@ -2,6 +2,7 @@
 
 #include "quern/autograd/node.h"
 #include "quern/ops/reshape.h"
+#include "quern/tensor/check_dense.h"
 #include "quern/tensor/raw.h"
 #include "quern/tensor/span.h"
 
@@ -11,7 +12,7 @@ namespace {
 void check_defined(std::string_view op, const Tensors& tensors) {
   check(!tensors.empty(), op, "tensors: expected at least one, got none");
   for (size_t i = 0; i < tensors.size(); ++i)
-    check(tensors[i].defined(), op, "tensor {}: expected a defined tensor, got undefined", i);
+    detail::check_dense(op, fmt::format("tensor {}", i), tensors[i]);
 }
 
 /// x's shape with `dim` cut down to nothing: what tensors to be joined along it have in common.

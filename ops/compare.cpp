@@ -6,6 +6,7 @@
 #include "quern/ops/detail/elementwise.h"
 #include "quern/ops/detail/sum.h"
 #include "quern/ops/sum.h"
+#include "quern/tensor/check_dense.h"
 #include "quern/tensor/raw.h"
 
 namespace quern {
@@ -14,7 +15,7 @@ namespace {
 using kernels::Comparison;
 
 Tensor with_number(std::string_view op, Comparison f, const Tensor& a, double b) {
-  check(a.defined(), op, "a: expected a defined tensor, got undefined");
+  detail::check_dense(op, "a", a);
   if (is_floating(a.dtype())) return raw::compare(op, f, a, full({}, b, a.dtype()));
   if (std::trunc(b) == b && b >= -0x1p63 && b < 0x1p63)
     return raw::compare(op, f, a,

@@ -1,6 +1,7 @@
 #include "quern/ops/convert.h"
 
 #include "quern/autograd/node.h"
+#include "quern/tensor/check_dense.h"
 #include "quern/tensor/raw.h"
 
 namespace quern {
@@ -11,7 +12,7 @@ Tensors pass_on(const Tensor& dy, Needs) { return {dy}; }
 }  // namespace
 
 Tensor to(const Tensor& x, DType dtype) {
-  check(x.defined(), "to", "x: expected a defined tensor, got undefined");
+  detail::check_dense("to", "x", x);
   if (x.dtype() == dtype) return x;
   Tensor y = raw::to(x, dtype);
   if (!is_floating(dtype)) return y;
@@ -22,7 +23,7 @@ Tensor to(const Tensor& x, DType dtype) {
 }
 
 Tensor contiguous(const Tensor& x, MemoryFormat format) {
-  check(x.defined(), "contiguous", "x: expected a defined tensor, got undefined");
+  detail::check_dense("contiguous", "x", x);
   check(format == MemoryFormat::contiguous || x.dim() == 4, "contiguous",
         "x: expected 4 dimensions for channels_last, got {}", x);
   if (x.is_dense_as(format)) return x;
@@ -30,7 +31,7 @@ Tensor contiguous(const Tensor& x, MemoryFormat format) {
 }
 
 Tensor clone(const Tensor& x) {
-  check(x.defined(), "clone", "x: expected a defined tensor, got undefined");
+  detail::check_dense("clone", "x", x);
   return record("clone", raw::clone(x), {x}, pass_on, GradDType::any);
 }
 

@@ -1,11 +1,12 @@
 #include "quern/ops/flatten.h"
 
 #include "quern/ops/reshape.h"
+#include "quern/tensor/check_dense.h"
 
 namespace quern {
 
 Tensor flatten(const Tensor& x, int64_t start, int64_t end) {
-  check(x.defined(), "flatten", "x: expected a defined tensor, got undefined");
+  detail::check_dense("flatten", "x", x);
   if (x.dim() == 0) return reshape(x, {1});
   const int first = normalize_dim("flatten", start, x.dim());
   const int last = normalize_dim("flatten", end, x.dim());

@@ -2,6 +2,7 @@
 
 #include "quern/autograd/node.h"
 #include "quern/ops/kernels/norm/layer_norm.h"
+#include "quern/tensor/check_dense.h"
 #include "quern/tensor/raw.h"
 #include "quern/tensor/verbose.h"
 
@@ -37,6 +38,7 @@ Tensor layer_norm(const Tensor& x, const Shape& normalized_shape, const Tensor& 
                   const Tensor& bias, double eps) {
   check(x.defined() && is_floating(x.dtype()) && x.numel() > 0, kOp,
         "x: expected a floating, non-empty tensor, got {}", x);
+  detail::check_dense(kOp, "x", x);
   check(ends_in(x.shape(), normalized_shape), kOp,
         "normalized_shape: expected the last sizes of x, at least one, got {}; x {}",
         normalized_shape, x);

@@ -5,6 +5,7 @@
 #include "quern/ops/detail/matrix.h"
 #include "quern/ops/detail/packed_copy.h"
 #include "quern/ops/kernels/reduce/row.h"
+#include "quern/tensor/check_dense.h"
 #include "quern/tensor/raw.h"
 
 namespace quern {
@@ -93,6 +94,7 @@ Tensor linear(const Tensor& x_any, const Tensor& weight_any, const Tensor& bias)
   check_computes(kOp, x_any.dtype());
   check(weight_any.defined() && weight_any.dim() == 2, kOp, "weight: expected [out, in], got {}",
         weight_any);
+  detail::check_dense(kOp, "x", x_any), detail::check_dense(kOp, "weight", weight_any);
   const Tensor x = autocast::lower(x_any), weight = autocast::lower(weight_any);
   check(weight.dtype() == x.dtype() && weight.size(1) == x.size(-1), kOp,
         "weight: expected {} [out, {}], got {}; x {}", x.dtype(), x.size(-1), weight, x);

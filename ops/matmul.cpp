@@ -6,6 +6,7 @@
 #include "quern/ops/autocast.h"
 #include "quern/ops/detail/matrix.h"
 #include "quern/ops/kernels/gemm/direct.h"
+#include "quern/tensor/check_dense.h"
 #include "quern/tensor/raw.h"
 
 namespace quern {
@@ -123,6 +124,7 @@ Tensor matmul(const Tensor& a_any, const Tensor& b_any) {
   check_computes(kOp, a_any.dtype());
   check(b_any.defined() && b_any.dim() >= 1, kOp, "b: expected a tensor [..., k, n] or [k], got {}",
         b_any);
+  check_dense(kOp, "a", a_any), check_dense(kOp, "b", b_any);
   const Tensor a_in = autocast::lower(a_any), b_in = autocast::lower(b_any);
   const Tensor a = row_matrix(a_in), b = column_matrix(b_in);
   check(b.dtype() == a.dtype() && b.size(-2) == a.size(-1), kOp,

@@ -6,6 +6,7 @@
 #include "quern/ops/detail/rows.h"
 #include "quern/ops/kernels/reduce/column.h"
 #include "quern/ops/kernels/reduce/row.h"
+#include "quern/tensor/check_dense.h"
 #include "quern/tensor/raw.h"
 #include "quern/tensor/verbose.h"
 
@@ -63,7 +64,7 @@ MaxResult max_kept(std::string_view op, const Tensor& x, int dim) {
 
 /// x as the op takes it, and the dimension from the front.
 std::pair<Tensor, int> checked(std::string_view op, const Tensor& x, int64_t dim) {
-  check(x.defined(), op, "x: expected a defined tensor, got undefined");
+  detail::check_dense(op, "x", x);
   check(x.dtype() != DType::boolean, op, "x: expected a numeric dtype, got {}", x);
   const int d = normalize_dim(op, dim, x.dim());
   check(x.shape()[d] > 0, op, "x: expected elements along dimension {}, got {}", d, x);

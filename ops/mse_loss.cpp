@@ -4,6 +4,7 @@
 #include "quern/ops/detail/sum.h"
 #include "quern/ops/loss.h"
 #include "quern/ops/sum.h"
+#include "quern/tensor/check_dense.h"
 #include "quern/tensor/raw.h"
 
 namespace quern {
@@ -11,9 +12,11 @@ namespace quern {
 using kernels::Binary;
 
 Tensor mse_loss(const Tensor& input, const Tensor& target, Reduction reduction) {
-  for (const auto& [name, t] : {std::pair("input", &input), std::pair("target", &target)})
+  for (const auto& [name, t] : {std::pair("input", &input), std::pair("target", &target)}) {
     check(t->defined() && is_floating(t->dtype()), "mse_loss",
           "{}: expected bf16, f32 or f64, got {}", name, *t);
+    detail::check_dense("mse_loss", name, *t);
+  }
   check(input.shape() == target.shape(), "mse_loss", "target: expected shape {}, got {}",
         input.shape(), target.shape());
   const Tensor a = autocast::widen(input), b = autocast::widen(target);

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "quern/autograd/node.h"
+#include "quern/tensor/check_dense.h"
 #include "quern/tensor/convert.h"
 #include "quern/tensor/parallel.h"
 #include "quern/tensor/raw.h"
@@ -96,7 +97,7 @@ Tensor padded(const Tensor& any_x, const Shape& shape, const Shape& before, doub
 }  // namespace
 
 Tensor pad(const Tensor& x, const std::vector<int64_t>& padding, double value) {
-  check(x.defined(), "pad", "x: expected a defined tensor, got undefined");
+  detail::check_dense("pad", "x", x);
   const int pairs = static_cast<int>(padding.size() / 2);
   check(padding.size() % 2 == 0 && pairs <= x.dim(), "pad",
         "padding: expected up to {} pairs of sizes for {}, got {} sizes", x.dim(), x,

@@ -3,6 +3,7 @@
 #include "quern/ops/detail/row_groups.h"
 #include "quern/ops/kernels/lookup/lookup.h"
 #include "quern/ops/kernels/round/by_chance.h"
+#include "quern/tensor/check_dense.h"
 #include "quern/tensor/parallel.h"
 #include "quern/tensor/raw.h"
 #include "quern/tensor/span.h"
@@ -14,11 +15,13 @@ namespace {
 Tensor check_operands(std::string_view op, const Tensor& table, const Tensor& indices,
                       const Tensor& rows, std::string_view name, const Tensor& written) {
   check(table.defined() && table.dim() == 2, op, "table: expected a tensor [V, D], got {}", table);
+  detail::check_dense(op, "table", table);
   Tensor dense = detail::check_indices(op, indices, table.size(0));
   check(indices.dim() == 1, op, "indices: expected one dimension, got {}", indices);
   const Shape shape{indices.numel(), table.size(1)};
   check(rows.defined() && rows.shape() == shape && rows.dtype() == table.dtype(), op,
         "{}: expected {} {}, got {}", name, table.dtype(), shape, rows);
+  detail::check_dense(op, name, rows);
   raw::check_writable(op, written, written.is_same(table) ? "table" : name);
   check(!raw::overlap(table, rows), op, "{}: expected memory of its own, got the table's", name);
   check(!raw::may_overlap(written, dense), op, "indices: expected memory of their own");

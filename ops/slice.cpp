@@ -1,6 +1,7 @@
 #include "quern/ops/slice.h"
 
 #include "quern/autograd/node.h"
+#include "quern/tensor/check_dense.h"
 #include "quern/tensor/raw.h"
 
 namespace quern {
@@ -28,7 +29,7 @@ Tensor slice(const Tensor& x, int64_t dim, int64_t start, int64_t end, int64_t s
 }
 
 Tensor narrow(const Tensor& x, int64_t dim, int64_t start, int64_t length) {
-  check(x.defined(), "narrow", "x: expected a defined tensor, got undefined");
+  detail::check_dense("narrow", "x", x);
   const int d = normalize_dim("narrow", dim, x.dim());
   check(start >= 0 && length >= 0 && start <= x.size(d) && length <= x.size(d) - start, "narrow",
         "length: expected start and length within the {} elements of dimension {}, got {} and {}",

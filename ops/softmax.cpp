@@ -5,6 +5,7 @@
 #include "quern/ops/detail/rows.h"
 #include "quern/ops/kernels/reduce/column.h"
 #include "quern/ops/kernels/reduce/row.h"
+#include "quern/tensor/check_dense.h"
 #include "quern/tensor/raw.h"
 #include "quern/tensor/verbose.h"
 
@@ -58,7 +59,7 @@ Tensor map_along(std::string_view op, Function f, const Tensor& x, int dim, cons
 
 Tensor softmax_like(std::string_view op, Function forward, Function backward, const Tensor& input,
                     int64_t dim) {
-  check(input.defined(), op, "x: expected a defined tensor, got undefined");
+  detail::check_dense(op, "x", input);
   check(is_floating(input.dtype()), op, "x: expected bf16, f32 or f64, got {}", input);
   const int d = normalize_dim(op, dim, input.dim());
   const Tensor x = autocast::widen(input);

@@ -8,6 +8,7 @@
 #include "quern/ops/detail/elementwise.h"
 #include "quern/ops/detail/sum.h"
 #include "quern/ops/kernels/reduce/row.h"
+#include "quern/tensor/check_dense.h"
 #include "quern/tensor/parallel.h"
 #include "quern/tensor/raw.h"
 #include "quern/tensor/verbose.h"
@@ -28,7 +29,7 @@ DType accumulator(DType dtype) {
 }
 
 Mask reduced_dims(std::string_view op, const Tensor& x, const Dims& dims) {
-  check(x.defined(), op, "x: expected a defined tensor, got undefined");
+  detail::check_dense(op, "x", x);
   Mask mask;
   for (int64_t dim : dims) {
     const auto d = static_cast<size_t>(normalize_dim(op, dim, x.dim()));

@@ -5,6 +5,7 @@
 
 #include "quern/autograd/node.h"
 #include "quern/ops/detail/rows.h"
+#include "quern/tensor/check_dense.h"
 #include "quern/tensor/raw.h"
 #include "quern/tensor/span.h"
 
@@ -67,7 +68,7 @@ std::vector<int64_t> rank(const T* x, int64_t n, int64_t k, bool largest) {
 }  // namespace
 
 TopkResult topk(const Tensor& input, int64_t k, int64_t dim, bool largest, bool) {
-  check(input.defined(), "topk", "x: expected a defined tensor, got undefined");
+  detail::check_dense("topk", "x", input);
   check(input.dtype() != DType::boolean, "topk", "x: expected a numeric dtype, got {}", input);
   const int d = normalize_dim("topk", dim, input.dim());
   const Span span("topk");

@@ -5,6 +5,7 @@
 #include "quern/autograd/node.h"
 #include "quern/ops/autocast.h"
 #include "quern/ops/detail/elementwise.h"
+#include "quern/tensor/check_dense.h"
 #include "quern/tensor/raw.h"
 
 namespace quern {
@@ -51,7 +52,7 @@ Tensor sqrt(const Tensor& x) {
 Tensor clamp(const Tensor& input, double min, double max) {
   check(!std::isnan(min) && !std::isnan(max), "clamp", "min, max: expected numbers, got {}, {}",
         min, max);
-  check(input.defined(), "clamp", "x: expected a defined tensor, got undefined");
+  detail::check_dense("clamp", "x", input);
   const bool whole = std::trunc(min) == min && std::trunc(max) == max;
   const Tensor x = whole || is_floating(input.dtype()) ? input : raw::to(input, DType::f32);
   return record("clamp", raw::unary("clamp", Unary::clamp, x, min, max), {x},

@@ -8,6 +8,7 @@
 #include <array>
 #include <vector>
 
+#include "quern/tensor/check_dense.h"
 #include "quern/tensor/convert.h"
 #include "quern/tensor/divide.h"
 #include "quern/tensor/parallel.h"
@@ -260,7 +261,7 @@ Tensor converted(const Tensor& t, DType dtype, MemoryFormat format) {
 }  // namespace
 
 void check_writable(std::string_view op, const Tensor& t, std::string_view name) {
-  check(t.defined(), op, "{}: expected a defined tensor, got undefined", name);
+  detail::check_dense(op, name, t);
   if (t.numel() <= 1) return;
   for (int d = 0; d < t.dim(); ++d)
     check(t.shape()[d] <= 1 || t.strides()[d] != 0, op,
@@ -297,7 +298,7 @@ bool overlap(const Tensor& a, const Tensor& b) {
 
 void copy_(const Tensor& dst, const Tensor& src) {
   check_writable("copy_", dst);
-  check(src.defined(), "copy_", "src: expected a defined tensor, got undefined");
+  detail::check_dense("copy_", "src", src);
   check(
       src.dim() <= dst.dim() && broadcast_shapes("copy_", dst.shape(), src.shape()) == dst.shape(),
       "copy_", "src: expected a shape that broadcasts to {}, got {}", dst, src);
@@ -343,17 +344,17 @@ void fill_(const Tensor& dst, double value) {
 }
 
 Tensor clone(const Tensor& t) {
-  check(t.defined(), "clone", "tensor: expected a defined tensor, got undefined");
+  detail::check_dense("clone", "tensor", t);
   return converted(t, t.dtype(), t.format());
 }
 
 Tensor contiguous(const Tensor& t, MemoryFormat format) {
-  check(t.defined(), "contiguous", "tensor: expected a defined tensor, got undefined");
+  detail::check_dense("contiguous", "tensor", t);
   return t.is_dense_as(format) ? t : converted(t, t.dtype(), format);
 }
 
 Tensor to(const Tensor& t, DType dtype) {
-  check(t.defined(), "to", "tensor: expected a defined tensor, got undefined");
+  detail::check_dense("to", "tensor", t);
   return t.dtype() == dtype ? t : converted(t, dtype, t.format());
 }
 

@@ -1,14 +1,12 @@
 #include "quern/tensor/raw.h"
 
+#include "quern/tensor/check_dense.h"
+
 #include <bitset>
 #include <optional>
 
 namespace quern::raw {
 namespace {
-
-void check_defined(std::string_view op, const Tensor& t) {
-  check(t.defined(), op, "tensor: expected a defined tensor, got undefined");
-}
 
 /// Without elements there is nothing to skip, and nothing that an offset could point at.
 Tensor view(const Tensor& t, const Shape& shape, const Strides& strides, int64_t offset) {
@@ -67,12 +65,12 @@ Shape deduced_shape(const Tensor& t, Shape shape) {
 }  // namespace
 
 Tensor as_strided(const Tensor& t, const Shape& shape, const Strides& strides, int64_t offset) {
-  check_defined("as_strided", t);
+  detail::check_dense("as_strided", "tensor", t);
   return view(t, shape, strides, offset);
 }
 
 Tensor permute(const Tensor& t, const Dims& order) {
-  check_defined("permute", t);
+  detail::check_dense("permute", "tensor", t);
   check(order.size() == t.dim(), "permute", "order: expected {} dimensions for {}, got {}", t.dim(),
         t, order);
   Shape shape = t.shape();
@@ -90,7 +88,7 @@ Tensor permute(const Tensor& t, const Dims& order) {
 }
 
 Tensor transpose(const Tensor& t, int64_t dim0, int64_t dim1) {
-  check_defined("transpose", t);
+  detail::check_dense("transpose", "tensor", t);
   const int a = normalize_dim("transpose", dim0, t.dim());
   const int b = normalize_dim("transpose", dim1, t.dim());
   Shape shape = t.shape();
@@ -101,7 +99,7 @@ Tensor transpose(const Tensor& t, int64_t dim0, int64_t dim1) {
 }
 
 Tensor slice(const Tensor& t, int64_t dim, int64_t start, int64_t end, int64_t step) {
-  check_defined("slice", t);
+  detail::check_dense("slice", "tensor", t);
   const int d = normalize_dim("slice", dim, t.dim());
   check(step >= 1, "slice", "step: expected at least 1, got {}", step);
   const int64_t size = t.shape()[d];
@@ -118,7 +116,7 @@ Tensor slice(const Tensor& t, int64_t dim, int64_t start, int64_t end, int64_t s
 }
 
 Tensor select(const Tensor& t, int64_t dim, int64_t index) {
-  check_defined("select", t);
+  detail::check_dense("select", "tensor", t);
   const int d = normalize_dim("select", dim, t.dim());
   const int64_t size = t.shape()[d];
   check(index >= -size && index < size, "select", "index: expected {}..{}, got {}", -size, size - 1,
@@ -132,7 +130,7 @@ Tensor select(const Tensor& t, int64_t dim, int64_t index) {
 }
 
 Tensor expand(const Tensor& t, const Shape& shape) {
-  check_defined("expand", t);
+  detail::check_dense("expand", "tensor", t);
   numel(shape);
   const int lead = shape.size() - t.dim();
   check(lead >= 0, "expand", "shape: expected at least {} dimensions for {}, got {}", t.dim(), t,
@@ -148,13 +146,13 @@ Tensor expand(const Tensor& t, const Shape& shape) {
 }
 
 Tensor squeeze(const Tensor& t, int64_t dim) {
-  check_defined("squeeze", t);
+  detail::check_dense("squeeze", "tensor", t);
   const int d = normalize_dim("squeeze", dim, t.dim());
   return t.shape()[d] == 1 ? select(t, d, 0) : alias(t);
 }
 
 Tensor unsqueeze(const Tensor& t, int64_t dim) {
-  check_defined("unsqueeze", t);
+  detail::check_dense("unsqueeze", "tensor", t);
   const int d = normalize_dim("unsqueeze", dim, t.dim() + 1);
   Shape shape = t.shape();
   Strides strides = t.strides();
@@ -165,12 +163,12 @@ Tensor unsqueeze(const Tensor& t, int64_t dim) {
 }
 
 Tensor alias(const Tensor& t) {
-  check_defined("alias", t);
+  detail::check_dense("alias", "tensor", t);
   return view(t, t.shape(), t.strides(), t.offset());
 }
 
 Tensor reshape(const Tensor& t, const Shape& shape) {
-  check_defined("reshape", t);
+  detail::check_dense("reshape", "tensor", t);
   const Shape target = deduced_shape(t, shape);
   if (const auto strides = reshaped_strides(t, target))
     return view(t, target, *strides, t.offset());

@@ -6,6 +6,7 @@
 
 #include "quern/ops/binary.h"
 #include "quern/ops/kernels/elementwise/elementwise.h"
+#include "quern/tensor/check_dense.h"
 #include "quern/tensor/divide.h"
 #include "quern/tensor/parallel.h"
 #include "quern/tensor/raw.h"
@@ -33,10 +34,6 @@ bool takes_integers(Binary f) {
 template <class Function>
 DType compute_dtype(Function f, DType dtype) {
   return takes_integers(f) || is_floating(dtype) ? dtype : DType::f32;
-}
-
-void check_defined(std::string_view op, std::string_view name, const Tensor& t) {
-  check(t.defined(), op, "{}: expected a defined tensor, got undefined", name);
 }
 
 /// `read`: bytes of the operands
@@ -175,7 +172,7 @@ MemoryFormat format_of(const Shape& shape, std::initializer_list<Tensor> operand
 }
 
 Tensor with_number(std::string_view op, Binary f, const Tensor& t, double number, Run mode) {
-  check_defined(op, "x", t);
+  detail::check_dense(op, "x", t);
   const DType dtype = is_floating(t.dtype()) ? t.dtype() : DType::f32;
   const Tensor x = contiguous(to(t, dtype), t.format());
   const Tensor y = empty_like(x);
@@ -198,7 +195,7 @@ Tensor with_number(std::string_view op, Binary f, const Tensor& t, double number
 }  // namespace
 
 Tensor unary(std::string_view op, Unary f, const Tensor& t, double p, double q) {
-  check_defined(op, "x", t);
+  detail::check_dense(op, "x", t);
   const Tensor x = contiguous(to(t, compute_dtype(f, t.dtype())), t.format());
   VerboseOp line(op);
   const UnaryKernel& kernel = select_unary(op, f, x.dtype());
@@ -213,8 +210,8 @@ Tensor unary(std::string_view op, Unary f, const Tensor& t, double p, double q) 
 }
 
 Tensor binary(std::string_view op, Binary f, const Tensor& a, const Tensor& b, double p, double q) {
-  check_defined(op, "a", a);
-  check_defined(op, "b", b);
+  detail::check_dense(op, "a", a);
+  detail::check_dense(op, "b", b);
   const Shape shape = broadcast_shapes(op, a.shape(), b.shape());
   const DType dtype = compute_dtype(f, promote(a.dtype(), b.dtype()));
   check(dtype != DType::boolean, op, "dtype: expected a numeric dtype, got bool");
@@ -232,8 +229,8 @@ Tensor binary(std::string_view op, Binary f, double a, const Tensor& b) {
 }
 
 Tensor compare(std::string_view op, Comparison f, const Tensor& a, const Tensor& b) {
-  check_defined(op, "a", a);
-  check_defined(op, "b", b);
+  detail::check_dense(op, "a", a);
+  detail::check_dense(op, "b", b);
   const Shape shape = broadcast_shapes(op, a.shape(), b.shape());
   const DType dtype = promote(a.dtype(), b.dtype());
   VerboseOp line(op);
@@ -251,8 +248,8 @@ Tensor compare(std::string_view op, Comparison f, const Tensor& a, const Tensor&
 Tensor where(std::string_view op, const Tensor& condition, const Tensor& a, const Tensor& b) {
   check(condition.defined() && condition.dtype() == DType::boolean, op,
         "condition: expected a bool tensor, got {}", condition);
-  check_defined(op, "a", a);
-  check_defined(op, "b", b);
+  detail::check_dense(op, "a", a);
+  detail::check_dense(op, "b", b);
   const Shape shape =
       broadcast_shapes(op, condition.shape(), broadcast_shapes(op, a.shape(), b.shape()));
   const DType dtype = promote(a.dtype(), b.dtype());
@@ -282,7 +279,7 @@ Tensor where(std::string_view op, const Tensor& condition, const Tensor& a, cons
 
 void add_(const Tensor& dst, const Tensor& src, double alpha) {
   check_writable("add_", dst);
-  check_defined("add_", "src", src);
+  detail::check_dense("add_", "src", src);
   check(broadcast_shapes("add_", dst.shape(), src.shape()) == dst.shape(), "add_",
         "src: expected a shape that broadcasts to {}, got {}", dst.shape(), src.shape());
   const Binary f = alpha == 1 ? Binary::add : Binary::add_scaled;

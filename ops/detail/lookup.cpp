@@ -5,6 +5,7 @@
 
 #include "quern/ops/detail/row_groups.h"
 #include "quern/ops/kernels/lookup/lookup.h"
+#include "quern/tensor/check_dense.h"
 #include "quern/tensor/parallel.h"
 #include "quern/tensor/raw.h"
 
@@ -61,6 +62,7 @@ std::optional<int64_t> check_table(std::string_view op, const Tensor& weight,
                                    const EmbeddingOptions& options) {
   check(weight.defined() && weight.dim() == 2 && is_floating(weight.dtype()), op,
         "weight: expected a floating tensor [V, D], got {}", weight);
+  check_dense(op, "weight", weight);
   const int64_t rows = weight.size(0);
   check(!options.max_norm || *options.max_norm >= 0, op, "max_norm: expected at least 0, got {}",
         options.max_norm.value_or(0));

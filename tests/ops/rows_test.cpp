@@ -5,6 +5,15 @@
 
 #include "gradcheck_helper.h"
 #include "quern/ops/binary.h"
+#include "quern/ops/cat.h"
+#include "quern/ops/convert.h"
+#include "quern/ops/embedding.h"
+#include "quern/ops/layer_norm.h"
+#include "quern/ops/linear.h"
+#include "quern/ops/loss.h"
+#include "quern/ops/matmul.h"
+#include "quern/ops/reshape.h"
+#include "quern/ops/softmax.h"
 #include "quern/ops/sum.h"
 #include "quern/tensor/parallel.h"
 #include "tensor/threads.h"
@@ -206,6 +215,31 @@ TEST_CASE("what rows refuse") {
       "[scatter_add_rows] table: expected a floating dtype, got i64", Error);
   const Tensor own = zeros({2, 2}, DType::i64);
   CHECK_THROWS_AS(scatter_rows(own, raw::select(own, 0, 1), zeros({2, 2}, DType::i64)), Error);
+}
+
+TEST_CASE("ops tell which argument is row-sparse") {
+  const Tensor s = sparse_rows(arange(2), ones({2, 4}), 8), d = ones({8, 4});
+  const auto refused = [](const auto& op, const std::string& argument) {
+    CHECK_THROWS_WITH_AS(op(),
+                         (argument + ": expected a dense tensor, got f32 [8,4] row-sparse, 2 rows; "
+                                     "to_dense() makes it one")
+                             .c_str(),
+                         Error);
+  };
+  refused([&] { return s + d; }, "[add] a");
+  refused([&] { return d * s; }, "[mul] b");
+  refused([&] { return sum(s); }, "[sum] x");
+  refused([&] { return matmul(s, ones({4, 2})); }, "[matmul] a");
+  refused([&] { return matmul(ones({2, 8}), s); }, "[matmul] b");
+  refused([&] { return linear(d, s); }, "[linear] weight");
+  refused([&] { return softmax(s, 1); }, "[softmax] x");
+  refused([&] { return to(s, DType::f64); }, "[to] x");
+  refused([&] { return cat({d, s}, 0); }, "[cat] tensor 1");
+  refused([&] { return reshape(s, {32}); }, "[reshape] tensor");
+  refused([&] { return embedding(arange(2), s); }, "[embedding] weight");
+  refused([&] { return layer_norm(s, {4}); }, "[layer_norm] x");
+  refused([&] { return mse_loss(d, s); }, "[mse_loss] target");
+  refused([&] { gather_rows(s, arange(2), ones({2, 4})); }, "[gather_rows] table");
 }
 
 namespace {
