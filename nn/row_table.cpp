@@ -2,17 +2,21 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <optional>
 #include <random>
+#include <span>
 #include <utility>
 
 #include "quern/nn/file_replacement.h"
 #include "quern/nn/row_table_file.h"
+#include "quern/ops/detail/row_groups.h"
 #include "quern/tensor/check.h"
 #include "quern/tensor/parallel.h"
 
@@ -67,6 +71,18 @@ void check_as_asked(const std::string& path, const Header& header, const RowTabl
             header.states == o.states,
         op, "{}: expected {} [{}, {}] with {} states, got {} [{}, {}] with {}", path, o.dtype,
         o.rows, o.width, o.states, dtype, header.rows, header.width, header.states);
+}
+
+/// A file system in memory has memory for a hole once it is read, and ends who reads one when there is
+/// none.
+void check_room_for_holes(const std::string& path, const File& file, const struct stat& status) {
+  constexpr decltype(statfs::f_type) kTmpfs = 0x01021994;  // TMPFS_MAGIC of linux/magic.h
+  struct statfs system {};
+  if (::fstatfs(file.descriptor(), &system) != 0 || system.f_type != kTmpfs) return;
+  const int64_t holes = status.st_size - status.st_blocks * 512;
+  const int64_t room = static_cast<int64_t>(system.f_bavail) * system.f_bsize;
+  check(holes <= room, op, "{}: expected {} bytes of room on a file system in memory, got {}", path,
+        holes, room);
 }
 
 /// A private mapping of a file.
@@ -144,6 +160,7 @@ RowTable::Opened::Opened(const std::string& table_path, const RowTableOptions& o
   check(status.st_size == layout.bytes, op, "{}: expected {} bytes, got {}", path, layout.bytes,
         status.st_size);
   check_as_asked(path, start, options);
+  check_room_for_holes(path, file, status);
   mapping.emplace(path, file, layout.bytes);
   if (!read_only) changed.emplace(path, mapping->begin(), layout.bytes);
   recover();
@@ -223,5 +240,29 @@ int64_t RowTable::dirty_bytes() const {
                             : std::ssize(opened_->changed->find()) * opened_->changed->page_bytes();
 }
 void RowTable::flush(int64_t step) { opened_->flush(step); }
+
+void RowTable::fetch(const Tensor& indices) const {
+  const Header& header = opened_->header();
+  const Tensor list = detail::check_indices(op, indices, header.rows);
+  const Layout& layout = opened_->layout;
+  const int64_t page_bytes = ::sysconf(_SC_PAGESIZE);
+  std::vector<int64_t> pages;
+  const auto add = [&](int64_t begin, int64_t row_bytes) {
+    for (const int64_t row : std::span(list.data<int64_t>(), static_cast<size_t>(list.numel()))) {
+      const int64_t at = begin + row * row_bytes;
+      for (int64_t page = at / page_bytes; page <= (at + row_bytes - 1) / page_bytes; ++page)
+        pages.push_back(page);
+    }
+  };
+  add(kRegion, header.width * itemsize(layout.dtype));
+  for (int64_t i = 0; i < header.states; ++i)
+    add(layout.state_begin + i * layout.state_stride, header.width * itemsize(layout.state_dtype));
+  std::sort(pages.begin(), pages.end());
+  pages.erase(std::unique(pages.begin(), pages.end()), pages.end());
+  row_table::each_run(pages, [&](int64_t first, int64_t count) {
+    ::madvise(opened_->mapping->begin() + first * page_bytes,
+              static_cast<size_t>(count * page_bytes), MADV_WILLNEED);
+  });
+}
 
 }  // namespace quern::nn

@@ -43,9 +43,10 @@ struct RowTableOptions {
 class RowTable {
  public:
   /// Opens a table, or makes one of zeros, in a sparse file: it takes no room on the disk until rows
-  /// are written. Errors: another writer, by name; a file that is no table, is cut short, or disagrees
-  /// with itself or with the options; one that is missing, with read_only or without sizes; no
-  /// permission; a Linux without /proc/self/pagemap.
+  /// are written (on a tmpfs, until they are read: all of it has to fit). Errors: another writer, by
+  /// name; a file that is no table, is cut short, or disagrees with itself or with the options; one
+  /// that is missing, with read_only or without sizes; no permission; no room on a tmpfs; a Linux
+  /// without /proc/self/pagemap.
   static RowTable open(const std::string& path, const RowTableOptions& options = {});
 
   const Tensor& weight() const { return weight_; }  ///< [rows, width], no parameter yet
@@ -56,6 +57,11 @@ class RowTable {
   /// Memory of the pages that were changed since the last flush(). Takes time by the table's size: a
   /// look at 8 bytes a page.
   int64_t dirty_bytes() const;
+  /// Has the system begin to read these rows (i64, any shape) of the weight and the states, all of
+  /// them at once, and comes back before they are there. Without it a step on rows that are not in
+  /// memory waits for one page after the other. Costs a system call for each run of pages, of rows that
+  /// are in memory too. Error: another dtype, an index outside of the table.
+  void fetch(const Tensor& indices) const;
   /// Makes weight and state as they are the next generation, and gives their memory back. On return
   /// it is on the disk. Errors, after which the last generation is as it was, the changes are still
   /// there, and it may be tried again: a table opened to read; a full disk, and what the system says.
