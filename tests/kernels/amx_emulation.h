@@ -58,15 +58,24 @@ class EmulatedTiles {
     require(sums.rows == left.rows && sums.row_bytes == right.row_bytes &&
                 left.row_bytes == 4 * right.rows,
             "tiles that don't fit");
-    Row factors[2 * kRows];  // of k, by column
+    float factors[2 * kRows][kColumns], lefts[kRows][2 * kRows];  // of k, by column; of a row, by k
+    bool plain = true;
     for (int k = 0; k < 2 * right.rows; ++k)
-      for (int column = 0; column < kColumns; ++column)
+      for (int column = 0; column < kColumns; ++column) {
         factors[k][column] = flush(right.bf16(k / 2, 2 * column + k % 2));
+        plain &= is_plain(factors[k][column]);
+      }
+    for (int row = 0; row < sums.rows; ++row)
+      for (int k = 0; k < 2 * right.rows; ++k) {
+        lefts[row][k] = flush(left.bf16(row, k));
+        plain &= is_plain(lefts[row][k]);
+      }
+    const auto add_products = plain ? add_plain_products : multiply_add_row;
     for (int row = 0; row < sums.rows; ++row) {
       Row even{}, odd{};
       for (int k = 0; k < 2 * right.rows; k += 2) {
-        multiply_add_row(flush(left.bf16(row, k)), factors[k], even);
-        multiply_add_row(flush(left.bf16(row, k + 1)), factors[k + 1], odd);
+        add_products(lefts[row][k], factors[k], even);
+        add_products(lefts[row][k + 1], factors[k + 1], odd);
       }
       for (int column = 0; column < sums.row_bytes / 4; ++column)
         sums.set_f32(row, column, add(sums.f32(row, column), add(even[column], odd[column])));
@@ -77,19 +86,27 @@ class EmulatedTiles {
   /// number taken as zero.
   static float multiply_add(float a, float b, float c) {
     a = flush(a), b = flush(b), c = flush(c);
-    const float result = std::fma(a, b, c);
-    // What is "below" is told as if the exponent had no limit: a sum that comes to FLT_MIN only
-    // because denormals are coarser is flushed. The product of two bf16 is exact in double.
-    if (std::fabs(result) == FLT_MIN && std::fabs(static_cast<double>(a) * static_cast<double>(b) +
-                                                  static_cast<double>(c)) < FLT_MIN * (1 - 0x1p-25))
-      return std::copysign(0.0f, result);
-    return flush(result);
+    return flush(std::fma(a, b, c), static_cast<double>(a) * static_cast<double>(b), c);
   }
-  static float add(float a, float b) { return multiply_add(a, 1, b); }
+  /// a·1 + b.
+  static float add(float a, float b) {
+    a = flush(a), b = flush(b);
+    return flush(a + b, static_cast<double>(a), b);
+  }
 
  private:
   static constexpr int kTiles = 8, kRows = 16, kRowBytes = 64, kColumns = kRowBytes / 4;
   using Row = float[kColumns];
+
+  /// 0, or so near 1 that sums of a tile's products, which are multiples of 2^-74, round to 0 or
+  /// normal numbers.
+  static int is_plain(float x) {
+    return int{x == 0} | (int{std::fabs(x) >= 0x1p-30f} & int{std::fabs(x) <= 0x1p30f});
+  }
+  /// sums + a·b of plain numbers: the product is exact.
+  static void add_plain_products(float a, const Row& b, Row& sums) {
+    for (int i = 0; i < kColumns; ++i) sums[i] += a * b[i];
+  }
 
   /// sums + a·b. A product of two bf16 is exact in f32 among normal numbers, and then a sum that is
   /// rounded is rounded once. Rows where something is not normal go one by one.
@@ -131,6 +148,15 @@ class EmulatedTiles {
   };
 
   static float flush(float x) { return std::fabs(x) < FLT_MIN ? std::copysign(0.0f, x) : x; }
+  /// The sum product + c, rounded. What is "below" is told as if the exponent had no limit: a sum
+  /// that comes to FLT_MIN only because denormals are coarser is flushed. The product of two bf16
+  /// is exact in double.
+  static float flush(float sum, double product, float c) {
+    if (std::fabs(sum) == FLT_MIN &&
+        std::fabs(product + static_cast<double>(c)) < FLT_MIN * (1 - 0x1p-25))
+      return std::copysign(0.0f, sum);
+    return flush(sum);
+  }
   static void require(bool ok, const char* what) {
     if (!ok) throw std::logic_error(what);
   }

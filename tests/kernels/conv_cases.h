@@ -69,8 +69,7 @@ inline std::vector<double> integers(int64_t count, uint32_t seed) {
   uint32_t state = seed * 2654435761u + 1;
   for (double& value : values) {
     state = state * 1664525u + 1013904223u;
-    value = static_cast<double>(state >> 16) / 65536 * 7;
-    value = std::floor(value) - 3;
+    value = static_cast<double>(static_cast<int32_t>((state >> 16) * 7 >> 16) - 3);
   }
   return values;
 }

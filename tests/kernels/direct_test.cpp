@@ -37,6 +37,7 @@ class Product {
         bias_(DType::f32, s.n),
         c_(o.to_bf16 ? DType::bf16 : DType::f32, s.batch * s.m * (s.n + o.padding)) {
     a_.fill_random(1), b_.fill_random(2), bias_.fill_random(3);
+    a_values_ = a_.values(), b_values_ = b_.values();
     problem_.m = s.m, problem_.n = s.n, problem_.k = s.k, problem_.batch = s.batch;
     problem_.a = {a_.data(), s.a_by_columns ? 1 : s.k, s.a_by_columns ? s.m : 1, s.m * s.k};
     problem_.b = {b_.data(), s.b_by_columns ? 1 : s.n, s.b_by_columns ? s.k : 1, s.k * s.n};
@@ -90,8 +91,9 @@ class Product {
     const GemmOperand &a = problem_.a, &b = problem_.b;
     Sum sum;
     for (int64_t p = 0; p < shape_.k; ++p)
-      sum.add(a_.get(l * a.batch_stride + i * a.row_stride + p * a.col_stride) *
-              b_.get(l * b.batch_stride + p * b.row_stride + j * b.col_stride));
+      sum.add(
+          a_values_[static_cast<size_t>(l * a.batch_stride + i * a.row_stride + p * a.col_stride)] *
+          b_values_[static_cast<size_t>(l * b.batch_stride + p * b.row_stride + j * b.col_stride)]);
     if (options_.bias) sum.add(bias_.get(j));
     if (options_.accumulate) sum.add(kBefore);
     return sum;
@@ -101,6 +103,7 @@ class Product {
   Sizes shape_;
   Options options_;
   Elements a_, b_, bias_, c_;
+  std::vector<double> a_values_, b_values_;
   GemmProblem problem_{};
 };
 

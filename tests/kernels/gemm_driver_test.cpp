@@ -69,6 +69,7 @@ class Case {
     a_ = storage(dtype, problem_.a, m, k, options.batch);
     b_ = storage(dtype, problem_.b, k, n, b_batch);
     a_.fill_random(1), b_.fill_random(2), bias_.fill_random(3);
+    a_values_ = a_.values(), b_values_ = b_.values();
     problem_.a.data = a_.data(), problem_.b.data = b_.data();
 
     problem_.c_row_stride = n + layout.padding;
@@ -145,8 +146,9 @@ class Case {
     const GemmOperand &a = problem_.a, &b = problem_.b;
     Sum sum;
     for (int64_t p = 0; p < k_; ++p)
-      sum.add(a_.get(l * a.batch_stride + i * a.row_stride + p * a.col_stride) *
-              b_.get(l * b.batch_stride + p * b.row_stride + j * b.col_stride));
+      sum.add(
+          a_values_[static_cast<size_t>(l * a.batch_stride + i * a.row_stride + p * a.col_stride)] *
+          b_values_[static_cast<size_t>(l * b.batch_stride + p * b.row_stride + j * b.col_stride)]);
     if (options_.bias) sum.add(bias_.get(j));
     if (options_.accumulate) sum.add(kBefore);
     return sum;
@@ -157,6 +159,7 @@ class Case {
   int64_t k_;
   DType c_dtype_;
   Elements a_, b_, bias_, c_;
+  std::vector<double> a_values_, b_values_;
   std::unique_ptr<std::byte[]> panels_;
   GemmProblem problem_{};
 };

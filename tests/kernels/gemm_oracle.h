@@ -8,7 +8,6 @@
 #include <cmath>
 #include <cstring>
 #include <memory>
-#include <random>
 #include <vector>
 
 #include "quern/ops/kernels/gemm/gemm_kernel.h"
@@ -54,9 +53,26 @@ class Elements {
   }
   /// Uniform on [-1, 1), rounded to the dtype.
   void fill_random(uint32_t seed) {
-    std::mt19937 random(seed);
-    std::uniform_real_distribution<double> uniform(-1, 1);
-    for (int64_t i = 0; i < count_; ++i) set(i, uniform(random));
+    visit_floating("test", dtype_, [&]<class T>(std::type_identity<T>) {
+      uint64_t state = seed * 0x9E3779B97F4A7C15;
+      for (int64_t i = 0; i < count_; ++i) {
+        state = state * 6364136223846793005 + 1442695040888963407;
+        const T value(
+            static_cast<T>(static_cast<double>(static_cast<int64_t>(state) >> 11) * 0x1p-52));
+        std::memcpy(at(i), static_cast<const void*>(&value), sizeof value);
+      }
+    });
+  }
+  std::vector<double> values() const {
+    std::vector<double> all(static_cast<size_t>(count_));
+    visit_floating("test", dtype_, [&]<class T>(std::type_identity<T>) {
+      for (size_t i = 0; i < all.size(); ++i) {
+        T value;
+        std::memcpy(static_cast<void*>(&value), at(static_cast<int64_t>(i)), sizeof value);
+        all[i] = static_cast<double>(value);
+      }
+    });
+    return all;
   }
 
  private:

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <random>
 
 #include "kernels/gemm_oracle.h"
 #include "kernels/records.h"

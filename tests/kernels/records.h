@@ -23,26 +23,27 @@ class Buffer {
   Buffer(DType dtype, int64_t n) : dtype_(dtype), n_(n), bytes_(kGuard * 2 + size(), kPattern) {}
   Buffer(DType dtype, const std::vector<double>& values)
       : Buffer(dtype, static_cast<int64_t>(values.size())) {
-    for (int64_t i = 0; i < n_; ++i) set(i, values[static_cast<size_t>(i)]);
+    visit_dtype(dtype_, [&]<class T>(std::type_identity<T>) {
+      for (size_t i = 0; i < values.size(); ++i) store(i, static_cast<T>(values[i]));
+    });
   }
   void* data() { return bytes_.data() + kGuard; }
   void* at(int64_t i) { return static_cast<char*>(data()) + i * itemsize(dtype_); }
   double operator[](int64_t i) {
     return visit_dtype(dtype_, [&]<class T>(std::type_identity<T>) {
-      T value;
-      std::memcpy(static_cast<void*>(&value), at(i), sizeof(T));
-      return static_cast<double>(value);
+      return static_cast<double>(load<T>(static_cast<size_t>(i)));
     });
   }
   void set(int64_t i, double x) {
     visit_dtype(dtype_, [&]<class T>(std::type_identity<T>) {
-      const T value = static_cast<T>(x);
-      std::memcpy(at(i), static_cast<const void*>(&value), sizeof(T));
+      store(static_cast<size_t>(i), static_cast<T>(x));
     });
   }
   std::vector<double> values() {
-    std::vector<double> all;
-    for (int64_t i = 0; i < n_; ++i) all.push_back((*this)[i]);
+    std::vector<double> all(static_cast<size_t>(n_));
+    visit_dtype(dtype_, [&]<class T>(std::type_identity<T>) {
+      for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<double>(load<T>(i));
+    });
     return all;
   }
   bool guarded() const {
@@ -59,6 +60,17 @@ class Buffer {
       72;  // 8 bytes past a cache line: aligned for f64, not for vectors
   static constexpr char kPattern = 0x5a;
   size_t size() const { return static_cast<size_t>(n_ * itemsize(dtype_)); }
+  template <class T>
+  T load(size_t i) const {
+    T value;
+    std::memcpy(static_cast<void*>(&value), bytes_.data() + kGuard + i * sizeof(T), sizeof(T));
+    return value;
+  }
+  template <class T>
+  void store(size_t i, T value) {
+    std::memcpy(bytes_.data() + kGuard + i * sizeof(T), static_cast<const void*>(&value),
+                sizeof(T));
+  }
   DType dtype_;
   int64_t n_;
   std::vector<char> bytes_;
