@@ -6,6 +6,7 @@
 #include <cmath>
 #include <vector>
 
+#include "emulated_cpu.h"
 #include "nn/golden_recipe.h"
 #include "quern/nn/resnet.h"
 #include "quern/nn/safetensors.h"
@@ -22,7 +23,7 @@ constexpr int64_t kBatch = 2, kImage = 33, kInputStream = 1174, kSteps = 3;
 
 struct Run {
   Values loss, logits;
-  std::vector<Digest> grads, weights, buffers;
+  std::vector<Digest> grads, weights, buffers;  // the last two after all steps
 };
 
 Run train(bool amp, MemoryFormat format, bool fuse) {
@@ -37,7 +38,8 @@ Run train(bool amp, MemoryFormat format, bool fuse) {
 
   optim::SGD optimizer(model.parameters(), {.lr = 1e-4, .momentum = 0.9, .weight_decay = 1e-4});
   Run run;
-  for (int64_t step = 0; step < kSteps; ++step) {
+  const int64_t steps = amp && kEmulatedCpu ? 1 : kSteps;  // the others take no other kernel
+  for (int64_t step = 0; step < steps; ++step) {
     optimizer.zero_grad();
     Tensor logits, loss;
     {
@@ -55,6 +57,7 @@ Run train(bool amp, MemoryFormat format, bool fuse) {
     }
     optimizer.step();
   }
+  if (steps < kSteps) return run;
   run.weights = digests(model.named_parameters());
   run.buffers = digests(model.named_buffers());
   return run;
@@ -96,9 +99,10 @@ Values sizes(const Values&, const Tensor&) { return {}; }
 
 template <class F>
 void for_each_quantity(const Run& run, F&& f) {
-  f("loss", run.loss);
   f("logits", run.logits);
   f("grads", run.grads);
+  if (std::ssize(run.loss) < kSteps) return;
+  f("loss", run.loss);
   f("weights", run.weights);
   f("buffers", run.buffers);
 }
