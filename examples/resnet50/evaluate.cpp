@@ -7,11 +7,11 @@
 
 #include "console.h"
 #include "model.h"
-#include "output.h"
 #include "price.h"
 #include "quern/autograd/grad_mode.h"
 #include "quern/nn/loss.h"
 #include "quern/ops/autocast.h"
+#include "write_text.h"
 
 namespace resnet50 {
 

@@ -2,7 +2,6 @@
 
 #include "data.h"
 #include "model.h"
-#include "output.h"
 #include "profile.h"
 #include "quern/autograd/grad_mode.h"
 #include "quern/nn/loss.h"
@@ -11,6 +10,7 @@
 #include "quern/tensor/raw.h"
 #include "quern/tensor/span.h"
 #include "report.h"
+#include "write_text.h"
 
 namespace resnet50 {
 

@@ -15,10 +15,10 @@
 #include <string_view>
 #include <thread>
 
-#include "output.h"
 #include "peaks.h"
 #include "quern/tensor/cpu_features.h"
 #include "quern/tensor/parallel.h"
+#include "write_text.h"
 
 namespace resnet50 {
 
@@ -89,7 +89,9 @@ Json load(const fs::path& path) {
 
 }  // namespace
 
-ProfilerPeaks machine_peaks(bool again) {
+ProfilerPeaks machine_peaks(bool again) { return machine_peaks(again, measure); }
+
+ProfilerPeaks machine_peaks(bool again, const std::function<ProfilerPeaks()>& measure) {
   const auto path = cache_file();
   if (!path) return measure();
   Json kept = load(*path);

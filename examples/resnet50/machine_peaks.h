@@ -1,5 +1,7 @@
 // What this machine can do at most, measured once.
 #pragma once
+#include <functional>
+
 #include "quern/nn/profiler.h"
 
 namespace resnet50 {
@@ -10,5 +12,10 @@ namespace resnet50 {
 /// nothing can be kept there, measured each time. `again`: measured in any case; of what is kept and
 /// what is measured, the faster one counts, since other programs may have disturbed either.
 quern::ProfilerPeaks machine_peaks(bool again = false);
+
+/// The same with another way to measure: peaks of num_threads() threads, as many as there are CPUs
+/// at most.
+quern::ProfilerPeaks machine_peaks(bool again,
+                                   const std::function<quern::ProfilerPeaks()>& measure);
 
 }  // namespace resnet50

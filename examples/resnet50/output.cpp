@@ -32,10 +32,4 @@ void check_outputs(const Options& options) {
   }
 }
 
-void write_text(const std::string& path, const std::string& text) {
-  quern::FileReplacement file("write", path);
-  file.write(text.data(), static_cast<int64_t>(text.size()));
-  file.commit();
-}
-
 }  // namespace resnet50

@@ -12,7 +12,6 @@
 #include "console.h"
 #include "data.h"
 #include "model.h"
-#include "output.h"
 #include "quern/autograd/grad_mode.h"
 #include "quern/nn/file.h"
 #include "quern/nn/image_transform.h"
@@ -21,6 +20,7 @@
 #include "quern/ops/softmax.h"
 #include "quern/tensor/parallel.h"
 #include "quern/tensor/raw.h"
+#include "write_text.h"
 
 namespace resnet50 {
 

@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "console.h"
-#include "output.h"
 #include "quern/tensor/check.h"
+#include "write_text.h"
 
 namespace resnet50 {
 namespace {

@@ -11,7 +11,6 @@
 #include "data.h"
 #include "evaluate.h"
 #include "model.h"
-#include "output.h"
 #include "profile.h"
 #include "progress.h"
 #include "quern/nn/loss.h"
@@ -26,6 +25,7 @@
 #include "report.h"
 #include "run_log.h"
 #include "signals.h"
+#include "write_text.h"
 
 namespace resnet50 {
 

@@ -10,7 +10,6 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "program.h"
@@ -193,42 +192,27 @@ TEST_CASE("resnet50 --profile: spans nest inside of steps, rows add up to them a
   CHECK(most_threads == 2);
 }
 
-TEST_CASE("resnet50 --profile: peaks are kept while machine and program are the same") {
+TEST_CASE("resnet50 --profile: peaks are measured once, and again when doctor is asked to") {
   const TemporaryFolder folder;
-  const auto peaks = [&](int threads) {
-    const Run result = resnet50(folder, fmt::format("infer {} --steps 1 --threads {} --profile {}",
-                                                    kTiny, threads, folder / "trace.json"));
+  const auto peaks = [&] {
+    const Run result = resnet50(folder, fmt::format("infer {} --steps 1 --threads 1 --profile {}",
+                                                    kTiny, folder / "trace.json"));
     REQUIRE(result.status == 0);
     return Json::parse(folder.read("cache/quern/peaks.json"));
   };
-  const auto write = [&](const Json& json) {
-    quern::testing::write_file(folder / "cache/quern/peaks.json", json.dump());
+  const auto slower = [&](const Json& json) {
+    Json slow = json;
+    slow.at("peaks").at(0).at("arithmetic").at(0)["gflops"] = 1e-3;
+    quern::testing::write_file(folder / "cache/quern/peaks.json", slow.dump());
+    return slow;
   };
-  Json kept = peaks(1);
-  REQUIRE(kept.at("peaks").size() == 1);
-  CHECK(kept.at("peaks")[0].at("threads") == 1);
-  kept.at("peaks")[0]["arithmetic"][0]["gflops"] = 1e6;
-  write(kept);
-  CHECK(peaks(1) == kept);
-  for (const char* condition : {"cpu", "cores", "build"}) {
-    Json other = kept;
-    other["of"][condition] = "another";
-    write(other);
-    const Json measured = peaks(1);
-    CHECK(measured.at("of") == kept.at("of"));
-    REQUIRE(measured.at("peaks").size() == 1);
-    CHECK(measured.at("peaks")[0].at("arithmetic")[0].at("gflops") < 1e6);
-  }
-  quern::testing::write_file(folder / "cache/quern/peaks.json", "{\"of\": torn");
-  CHECK(peaks(1).at("of") == kept.at("of"));
+  const Json measured = peaks();
+  REQUIRE(measured.at("peaks").size() == 1);
+  CHECK(measured.at("peaks")[0].at("threads") == 1);
+  const Json kept = slower(measured);
+  CHECK(peaks() == kept);
   REQUIRE(resnet50(folder, "doctor --measure --threads 1").status == 0);
-  Json twice = peaks(1);
-  REQUIRE(twice.at("peaks").size() == 1);
-  twice.at("peaks")[0]["arithmetic"][0]["gflops"] = 1e6;
-  write(twice);
-  REQUIRE(resnet50(folder, "doctor --measure --threads 1").status == 0);
-  CHECK(peaks(1).at("peaks")[0].at("arithmetic")[0].at("gflops") == 1e6);  // the faster counts
-  if (std::thread::hardware_concurrency() > 1) CHECK(peaks(2).at("peaks").size() == 2);
+  CHECK(peaks().at("peaks")[0].at("arithmetic")[0].at("gflops") > 1e-3);
 }
 
 TEST_CASE("resnet50 --profile: a file that cannot be written is an error before the run") {
