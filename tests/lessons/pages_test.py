@@ -27,9 +27,10 @@ PYTHON = next((python for python in (sys.executable, "/usr/bin/python3") if Path
 
 
 def run(command):
-    """In the project's folder, on this build; without pictures where there is no matplotlib."""
+    """In the project's folder, on this build; on a small network, and without pictures where there is no matplotlib."""
     if PYTHON is None:
         command = re.sub(r"--chart \S+", "", command)
+    command = re.sub(r"resnet50 train(?!.* --arch)", "resnet50 train --arch resnet18", command)
     lessons = f"{PYTHON or sys.executable} {LESSONS}/lessons.py --programs {BUILD}/examples"
     command = command.replace("build/release", str(BUILD)).replace("./dev lessons", f"{lessons} --size 40 50 60 --layer 1 32 8 --images 1 --rounds 1 --seconds 0.01 --no-network")
     return subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, executable="/bin/bash")
