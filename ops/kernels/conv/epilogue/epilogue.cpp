@@ -105,9 +105,9 @@ void TileOutput<T>::complete(GemmTile& tile, int64_t channel, int64_t offset, T*
     if (tile.batch > 0) gemm_.run(tile);
     return;
   }
-  const int64_t m = tile.m, n = tile.n;
+  const int64_t m = tile.m, n = tile.n, rows = tile.tiles * m;
   const bool innermost = strides_.c == 1;
-  const int64_t items = innermost ? 0 : scratch_items(m) / 3;
+  const int64_t items = innermost ? 0 : scratch_items(rows) / 3;
   T* to = innermost ? output_ + offset : scratch;
   // Member by member: a copy would be loaded again before its stores have been forwarded.
   const Epilogue of_tile{
@@ -118,8 +118,8 @@ void TileOutput<T>::complete(GemmTile& tile, int64_t channel, int64_t offset, T*
               .scale = array(epilogue_.map.scale, channel),
               .shift = array(epilogue_.map.shift, channel),
               .activation = epilogue_.map.activation},
-      .residual = gather(epilogue_.residual, offset, m, n, scratch + items),
-      .x = gather(epilogue_.x, offset, m, n, scratch + 2 * items),
+      .residual = gather(epilogue_.residual, offset, rows, n, scratch + items),
+      .x = gather(epilogue_.x, offset, rows, n, scratch + 2 * items),
       .first = sums.a,
       .second = sums.b,
       .out = to,
@@ -127,7 +127,7 @@ void TileOutput<T>::complete(GemmTile& tile, int64_t channel, int64_t offset, T*
       .jump = jump,
       .wide = dtype_of<T> != gemm_.a};
   if (in_registers(tile.batch, sums)) {
-    if (has_sums()) sums.prepare(tile.tiles * m);
+    if (has_sums()) sums.prepare(rows);
     tile.epilogue = &of_tile;
     gemm_.run(tile);
   } else {
@@ -138,7 +138,7 @@ void TileOutput<T>::complete(GemmTile& tile, int64_t channel, int64_t offset, T*
     if (has_sums()) sums.prepare(m);
     kernel_.run(whole, of_tile);
   }
-  if (!innermost) scatter(to, m, n, output_ + offset);
+  if (!innermost) scatter(to, rows, n, output_ + offset);
 }
 
 template <class T>

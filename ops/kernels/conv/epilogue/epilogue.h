@@ -75,8 +75,11 @@ class TileOutput {
   bool direct() const { return std::is_same_v<T, Acc> && strides_.c == 1 && !epilogue_.residual; }
   /// Are sums added to what the output holds, and is nothing else done?
   bool adds_in_place() const { return adds_in_place_; }
-  /// Scratch that complete() takes: tiles that have channels innermost, which the output has not.
-  int64_t scratch_items(int64_t mr) const { return strides_.c == 1 ? 0 : 3 * mr * gemm_.nr; }
+  /// Scratch that complete() takes for up to so many rows, or for what group_rows() and at_once()
+  /// say: tiles that have channels innermost, which the output has not.
+  int64_t scratch_items(int64_t rows) const {
+    return strides_.c == 1 ? 0 : 3 * std::max(rows, kPlaneRows) * gemm_.nr;
+  }
   template <class Sums = PanelSums<Acc>>
   Sums sums(int64_t block, int64_t channel, int64_t n) const {
     if (!has_sums()) return {epilogue_.kind, n, nullptr, nullptr};
@@ -90,13 +93,12 @@ class TileOutput {
   /// each tile would take as long as the tile; 0: each tile is completed by itself.
   int64_t group_rows() const {
     const bool nothing_follows = direct() && epilogue_.kind == Kind::store;
-    if (kernel_completes() || nothing_follows || strides_.c != 1) return 0;
-    return std::min(PanelSums<Acc>::kRows, kGroupItems / gemm_.nr);
+    if (kernel_completes() || nothing_follows) return 0;
+    return std::min(most_rows(), kGroupItems / gemm_.nr);
   }
   /// How many tiles of m rows, which have `batch` products, complete() takes at once of so many rows.
   int64_t at_once(int64_t rows, int64_t m, int64_t batch, const PanelSums<Acc>& sums) const {
-    const bool several = strides_.c == 1 && in_registers(batch, sums);
-    return several ? std::min(rows, PanelSums<Acc>::kRows) / m : 1;
+    return in_registers(batch, sums) ? std::max<int64_t>(1, std::min(rows, most_rows()) / m) : 1;
   }
   /// The last products of a tile (none: its batch is 0), then the epilogue: it belongs at `offset`
   /// in the output, its second half `jump` further (0 unless in_registers()), from `channel` on.
@@ -138,11 +140,16 @@ class TileOutput {
 
  private:
   static constexpr int64_t kGroupItems = 1536;  // 6 KiB of f32: in L1 with what they meet
+  /// Pixels of a tile for planes: whole cache lines of each, which a tile's rows are parts of. 16
+  /// KiB of f32 and 32 channels.
+  static constexpr int64_t kPlaneRows = 128;
 
   bool kernel_completes() const {
     return gemm_.takes_epilogues && only_clamps(epilogue_.activation) &&
            (epilogue_.kind != Kind::gradient || only_clamps(epilogue_.map.activation));
   }
+  /// Rows that complete() takes at most, unless a tile has more.
+  int64_t most_rows() const { return strides_.c == 1 ? PanelSums<Acc>::kRows : kPlaneRows; }
   bool has_sums() const { return epilogue_.first != nullptr; }
   double* total(int64_t block, int64_t which) const {
     return totals_.as<double>() + (2 * block + which) * channels_;
