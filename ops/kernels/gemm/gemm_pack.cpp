@@ -104,14 +104,16 @@ void pack_b_batch(const GemmKernel& kernel, const GemmOperand& b, int64_t batch,
                   int64_t n, void* panels, int bf16_terms) {
   if (k == 0 || n == 0) return;
   const int64_t terms = term_copies(bf16_terms), panel_items = panel_elements(kernel, k);
-  // Cells of at most 512 rows and 16 panels, of all terms together.
-  const int64_t rows = round_up(std::min<int64_t>(k, 512), kernel.k_multiple),
+  // Cells of an eighth of the rows and 16 panels, of all terms together; an element that is copied
+  // takes as long as some sixteen products.
+  constexpr int64_t kProducts = 16;
+  const int64_t rows = round_up(std::clamp<int64_t>(ceil_div(k, 8), 32, 512), kernel.k_multiple),
                 columns = std::min<int64_t>(16 / terms * kernel.nr, n);
   const int64_t down = ceil_div(k, rows), across = ceil_div(n, columns);
   const int64_t matrix_items = panel_count(kernel, n) * panel_items;
   const int64_t item = itemsize(kernel.b),
                 from_item = itemsize(operand_dtype(kernel.b, bf16_terms));
-  parallel_pieces(batch * across * down, terms * rows * columns, [&](int64_t cell) {
+  parallel_pieces(batch * across * down, kProducts * terms * rows * columns, [&](int64_t cell) {
     const PartSpan part("pack");
     const int64_t matrix = cell / down / across, p = cell % down * rows,
                   j = cell / down % across * columns;
