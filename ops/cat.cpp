@@ -9,10 +9,11 @@
 namespace quern {
 namespace {
 
-void check_defined(std::string_view op, const Tensors& tensors) {
+void check_operands(std::string_view op, const Tensors& tensors) {
   check(!tensors.empty(), op, "tensors: expected at least one, got none");
   for (size_t i = 0; i < tensors.size(); ++i)
-    detail::check_dense(op, fmt::format("tensor {}", i), tensors[i]);
+    if (!tensors[i].defined() || tensors[i].is_sparse())
+      detail::check_dense(op, fmt::format("tensor {}", i), tensors[i]);
 }
 
 /// x's shape with `dim` cut down to nothing: what tensors to be joined along it have in common.
@@ -25,7 +26,7 @@ Shape without_size(const Tensor& x, int dim) {
 }  // namespace
 
 Tensor cat(const Tensors& tensors, int64_t dim) {
-  check_defined("cat", tensors);
+  check_operands("cat", tensors);
   const Tensor& first = tensors[0];
   check(first.dim() > 0, "cat", "tensor 0: expected at least one dimension, got {}", first);
   const int d = normalize_dim("cat", dim, first.dim());
@@ -62,7 +63,7 @@ Tensor cat(const Tensors& tensors, int64_t dim) {
 }
 
 Tensor stack(const Tensors& tensors, int64_t dim) {
-  check_defined("stack", tensors);
+  check_operands("stack", tensors);
   const int d = normalize_dim("stack", dim, tensors[0].dim() + 1);
   Tensors rows;
   for (size_t i = 0; i < tensors.size(); ++i) {

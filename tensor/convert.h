@@ -20,8 +20,8 @@ void copy_run(std::byte* dst, int64_t dst_stride, const std::byte* src, int64_t 
 void copy_rows(std::byte* dst, int64_t dst_stride, const std::byte* src, int64_t src_stride,
                int64_t n, int64_t bytes);
 
-/// The same as copy_run for all elements of a rows × columns matrix, transposed: dst[c·dst_stride + r] =
-/// src[r·src_stride + c].
+/// The same as copy_run for all elements of a rows × columns matrix, transposed:
+/// dst[c·dst_stride + r] = src[r·src_stride + c].
 void transpose_tile(std::byte* dst, int64_t dst_stride, const std::byte* src, int64_t src_stride,
                     int64_t rows, int64_t columns, int64_t itemsize);
 

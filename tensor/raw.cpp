@@ -1,9 +1,9 @@
 #include "quern/tensor/raw.h"
 
-#include "quern/tensor/check_dense.h"
-
 #include <bitset>
 #include <optional>
+
+#include "quern/tensor/check_dense.h"
 
 namespace quern::raw {
 namespace {

@@ -64,6 +64,11 @@ class RowSet {
   Workspace words_;
 };
 
+/// Are they few enough for a bit each beside this list?
+bool have_bits(int64_t rows, const Tensor& indices) {
+  return rows / kRowsAPlace <= indices.numel();
+}
+
 /// `groups` has at least the rows that are named several times.
 RowGroups in_order_of_list(const RowGroups& groups, const Tensor& indices) {
   constexpr int64_t kAlone = -1, kLater = -2;
@@ -123,7 +128,7 @@ struct Names {
   int64_t count;
 };
 Names names_of_rows(const Tensor& indices, int64_t rows) {
-  if (rows / kRowsAPlace <= indices.numel()) return {indices, rows};
+  if (have_bits(rows, indices)) return {indices, rows};
   const RowGroups groups = group_rows(indices, rows);
   const Tensor names = empty_like(indices);
   const int64_t *begins = groups.offsets.data<int64_t>(), *places = groups.places.data<int64_t>();
@@ -189,8 +194,9 @@ RowGroups group_rows(const Tensor& indices, int64_t rows) {
 }
 
 RowGroups group_in_order(const Tensor& indices, int64_t rows) {
-  const bool few = rows / kRowsAPlace <= indices.numel();
-  return in_order_of_list(few ? group_repeated(indices, rows) : group_rows(indices, rows), indices);
+  return in_order_of_list(
+      have_bits(rows, indices) ? group_repeated(indices, rows) : group_rows(indices, rows),
+      indices);
 }
 
 LastPlaces last_places(const Tensor& indices, int64_t rows) {

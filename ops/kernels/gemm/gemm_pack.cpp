@@ -104,8 +104,8 @@ void pack_b_batch(const GemmKernel& kernel, const GemmOperand& b, int64_t batch,
                   int64_t n, void* panels, int bf16_terms) {
   if (k == 0 || n == 0) return;
   const int64_t terms = term_copies(bf16_terms), panel_items = panel_elements(kernel, k);
-  // Cells of an eighth of the rows and 16 panels, of all terms together; an element that is copied
-  // takes as long as some sixteen products.
+  // Cells of an eighth of the rows and 16 panels, of all terms together. An element that is copied
+  // counts as this many products: memory bounds copies.
   constexpr int64_t kProducts = 16;
   const int64_t rows = round_up(std::clamp<int64_t>(ceil_div(k, 8), 32, 512), kernel.k_multiple),
                 columns = std::min<int64_t>(16 / terms * kernel.nr, n);

@@ -170,8 +170,8 @@ struct Planes {
       W sum[kStretch];
       std::fill_n(sum, stop - start, W(0));
       for (int64_t ow = axis.outputs[start].begin; ow < axis.outputs[stop - 1].end; ++ow) {
-        W share =
-            0;  // of all inputs of this column: divisions are as many as outputs, not as inputs
+        // Of all inputs of this column: divisions are as many as outputs, not as inputs.
+        W share = 0;
         for (int64_t oh = rows.begin; oh < rows.end; ++oh)
           share += static_cast<W>(dy[oh * axis.out + ow]) / divisor(pool, oh, ow);
         const int64_t begin = std::max(start, axis.inputs[ow].begin);

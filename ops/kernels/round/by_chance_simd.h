@@ -77,7 +77,8 @@ template <class T>
 Halves rounded(Bits bits, Bits word) {
   const Bits size = bits & 0x7fffffff;
   if constexpr (std::is_same_v<T, bfloat16>) {
-    const Words finite = (Words)size<0x7f800000, nan = (Words)size> 0x7f800000;
+    const Words finite = (Words)size < 0x7f800000;
+    const Words nan = (Words)size > 0x7f800000;
     return narrow((Words)((bits + ((Bits)finite & word >> 16)) >> 16 | ((Bits)nan & 0x40)));
   } else {
     const Bits sign = bits >> 16 & 0x8000;

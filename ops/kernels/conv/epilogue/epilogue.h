@@ -89,8 +89,8 @@ class TileOutput {
   bool in_registers(int64_t batch, const PanelSums<Acc>& sums) const {
     return kernel_completes() && batch > 0 && !sums.needs_pivot();
   }
-  /// How many rows are summed before they are completed together, since a call for
-  /// each tile would take as long as the tile; 0: each tile is completed by itself.
+  /// How many rows are summed before they are completed together, since a call for each tile would
+  /// take as long as the tile; 0: each tile is completed by itself.
   int64_t group_rows() const {
     const bool nothing_follows = direct() && epilogue_.kind == Kind::store;
     if (kernel_completes() || nothing_follows) return 0;
@@ -98,7 +98,7 @@ class TileOutput {
   }
   /// How many tiles of m rows, which have `batch` products, complete() takes at once of so many rows.
   int64_t at_once(int64_t rows, int64_t m, int64_t batch, const PanelSums<Acc>& sums) const {
-    return in_registers(batch, sums) ? std::max<int64_t>(1, std::min(rows, most_rows()) / m) : 1;
+    return in_registers(batch, sums) ? std::min(rows, most_rows()) / m : 1;
   }
   /// The last products of a tile (none: its batch is 0), then the epilogue: it belongs at `offset`
   /// in the output, its second half `jump` further (0 unless in_registers()), from `channel` on.
@@ -148,7 +148,7 @@ class TileOutput {
     return gemm_.takes_epilogues && only_clamps(epilogue_.activation) &&
            (epilogue_.kind != Kind::gradient || only_clamps(epilogue_.map.activation));
   }
-  /// Rows that complete() takes at most, unless a tile has more.
+  /// Of several tiles that complete() takes at once, at most.
   int64_t most_rows() const { return strides_.c == 1 ? PanelSums<Acc>::kRows : kPlaneRows; }
   bool has_sums() const { return epilogue_.first != nullptr; }
   double* total(int64_t block, int64_t which) const {
