@@ -37,7 +37,7 @@ from pathlib import Path
 from compare import machine, table, table_rows
 from compare.engines import Failed, Worker, tcmalloc
 from compare.rows import VARIANTS, measure
-from sweeps.arguments import amount, positive, some_of
+from sweeps.arguments import amount, positive, positives, some_of
 from sweeps.progress import Progress
 
 HOME = Path.home() / ".cache" / "quern"
@@ -63,6 +63,7 @@ def parse_arguments():
     parser.add_argument("--model", "--arch", dest="arch", default="resnet50", help="of nn/network.h [%(default)s]")
     parser.add_argument("--image-size", type=positive, default=224)
     parser.add_argument("--rows", action="store_true", help="no network: rows out of a table and into it, and nothing else")
+    parser.add_argument("--tables", type=positives, metavar="N,N", default=[1_000_000], help="rows of those that --rows trains [1000000]; 10 million take 16 GB")
     parser.add_argument("--venv", type=Path, default=HOME / "compare-venv", help="made there [%(default)s]")
     parser.add_argument("--python", help="an interpreter with the other engines, instead of --venv")
     parser.add_argument("--quern", help="the program resnet50, of --rows quern_op_times [built by ./dev build]")

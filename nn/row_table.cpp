@@ -245,23 +245,39 @@ void RowTable::fetch(const Tensor& indices) const {
   const Header& header = opened_->header();
   const Tensor list = detail::check_indices(op, indices, header.rows);
   const Layout& layout = opened_->layout;
+  const std::span rows(list.data<int64_t>(), static_cast<size_t>(list.numel()));
   const int64_t page_bytes = ::sysconf(_SC_PAGESIZE);
-  std::vector<int64_t> pages;
-  const auto add = [&](int64_t begin, int64_t row_bytes) {
-    for (const int64_t row : std::span(list.data<int64_t>(), static_cast<size_t>(list.numel()))) {
-      const int64_t at = begin + row * row_bytes;
-      for (int64_t page = at / page_bytes; page <= (at + row_bytes - 1) / page_bytes; ++page)
-        pages.push_back(page);
+  const auto page_at = [&](int64_t page) { return opened_->mapping->begin() + page * page_bytes; };
+  /// Of the weight, then of the states: f(first page, last page) of a row.
+  const auto each_page_range = [&](int64_t row, const auto& f) {
+    for (int64_t i = -1; i < header.states; ++i) {
+      const int64_t bytes = header.width * itemsize(i < 0 ? layout.dtype : layout.state_dtype);
+      const int64_t region = i < 0 ? kRegion : layout.state_begin + i * layout.state_stride;
+      const int64_t begin = region + row * bytes;
+      f(begin / page_bytes, (begin + bytes - 1) / page_bytes);
     }
   };
-  add(kRegion, header.width * itemsize(layout.dtype));
-  for (int64_t i = 0; i < header.states; ++i)
-    add(layout.state_begin + i * layout.state_stride, header.width * itemsize(layout.state_dtype));
+
+  // Of all, 64 are looked at: where the table has been in memory for long, all of them are.
+  bool in_memory = true;
+  for (size_t i = 0; i < rows.size(); i += std::max<size_t>(1, rows.size() / 64))
+    each_page_range(rows[i], [&](int64_t first, int64_t) {
+      unsigned char resident = 0;
+      if (in_memory)
+        in_memory = ::mincore(page_at(first), static_cast<size_t>(page_bytes), &resident) == 0 &&
+                    (resident & 1) != 0;
+    });
+  if (in_memory) return;
+
+  std::vector<int64_t> pages;
+  for (const int64_t row : rows)
+    each_page_range(row, [&](int64_t first, int64_t last) {
+      for (int64_t page = first; page <= last; ++page) pages.push_back(page);
+    });
   std::sort(pages.begin(), pages.end());
   pages.erase(std::unique(pages.begin(), pages.end()), pages.end());
   row_table::each_run(pages, [&](int64_t first, int64_t count) {
-    ::madvise(opened_->mapping->begin() + first * page_bytes,
-              static_cast<size_t>(count * page_bytes), MADV_WILLNEED);
+    ::madvise(page_at(first), static_cast<size_t>(count * page_bytes), MADV_WILLNEED);
   });
 }
 

@@ -59,8 +59,9 @@ class RowTable {
   int64_t dirty_bytes() const;
   /// Has the system begin to read these rows (i64, any shape) of the weight and the states, all of
   /// them at once, and comes back before they are there. Without it a step on rows that are not in
-  /// memory waits for one page after the other. Costs a system call for each run of pages, of rows that
-  /// are in memory too. Error: another dtype, an index outside of the table.
+  /// memory waits for one page after the other. Costs a system call for each run of pages, or, where
+  /// 64 of the rows, evenly chosen, are in memory, a call for each of these and nothing else. Error:
+  /// another dtype, an index outside of the table.
   void fetch(const Tensor& indices) const;
   /// Makes weight and state as they are the next generation, and gives their memory back. On return
   /// it is on the disk. Errors, after which the last generation is as it was, the changes are still

@@ -185,8 +185,16 @@ const std::map<std::string, Op> kOps{
     {"slice", unary([](const Tensor& x) { return contiguous(slice(x, -1, 1, -1)); })},
 };
 
+/// In parts: a table may take most of the memory.
 double magnitude(const Tensor& t) {
+  constexpr int64_t kPart = 1 << 24;
   double sum = 0;
+  if (t.dim() > 0 && t.size(0) > 1 && t.numel() > kPart) {
+    const int64_t part = std::max<int64_t>(1, kPart / (t.numel() / t.size(0)));
+    for (int64_t i = 0; i < t.size(0); i += part)
+      sum += magnitude(raw::slice(t, 0, i, std::min(t.size(0), i + part)));
+    return sum;
+  }
   for (double v : t.to_vector<double>()) sum += std::abs(v);
   return sum;
 }
@@ -197,7 +205,7 @@ Tensor made(const Shape& shape, DType dtype, double low, double high, double see
   for (int64_t i = 0; i < t.numel(); ++i)
     t.out<float>()[i] = static_cast<float>(
         low + (high - low) * std::fmod(seed + 0.7548776662466927 * static_cast<double>(i), 1));
-  return raw::to(t, dtype);
+  return dtype == DType::f32 ? t : raw::to(t, dtype);
 }
 
 /// An op with operands of its own.

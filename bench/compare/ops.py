@@ -201,9 +201,12 @@ class Job:
         self.torch, self.backward, self.x = torch, job["backward"], []
         dtype = {"f32": torch.float32, "bf16": torch.bfloat16}[job["dtype"]]
 
-        def made(sizes, dtype, low, high, seed):
-            steps = seed + 0.7548776662466927 * torch.arange(math.prod(sizes), dtype=torch.float64)
-            return (low + (high - low) * steps.fmod(1)).float().to(dtype).reshape(sizes)
+        def made(sizes, dtype, low, high, seed):  # in parts, as a table may take most of the memory
+            made, part = torch.empty(math.prod(sizes)), 1 << 24
+            for i in range(0, len(made), part):
+                steps = seed + 0.7548776662466927 * torch.arange(i, min(i + part, len(made)), dtype=torch.float64)
+                made[i : i + part] = low + (high - low) * steps.fmod(1)
+            return made.to(dtype).reshape(sizes)
 
         for k, sizes in enumerate(job["shapes"]):
             x = made(sizes, dtype, job["low"], job["high"], 0.3 * k)
@@ -230,7 +233,8 @@ class Job:
     def result(self):
         with self.torch.set_grad_enabled(self.backward):
             y = self.run()
-        return float((self.x[0].grad if self.backward else y).double().abs().sum())
+        parts = (self.x[0].grad if self.backward else y.detach()).reshape(-1).split(1 << 24)
+        return sum(float(part.double().abs().sum()) for part in parts)
 
     def seconds_a_call(self, seconds):
         calls, burst, begin = 0, 1, time.perf_counter()

@@ -1,6 +1,6 @@
 """Rows of a table: 131,072 rows of 128 f32 out of a million and into them, at random; quern beside PyTorch and numpy, and
 beside what the machine copies. And a training step by rows: embedding, its gradient and Adam (PyTorch's SparseAdam), 65,536
-rows looked up. compare_pytorch.py --rows."""
+rows looked up, in tables of --tables rows. compare_pytorch.py --rows."""
 
 import json
 import math
@@ -29,9 +29,14 @@ def rate(name, seconds):
     return 1e-9 * PASSES[name] * rows_of(name) * WIDTH * 4 / seconds
 
 
-def job(name):
-    shapes = [(rows_of(name) if name == "copy" else TABLE, WIDTH), (rows_of(name), WIDTH)]
+def job(name, table=TABLE):
+    shapes = [(rows_of(name) if name == "copy" else table, WIDTH), (rows_of(name), WIDTH)]
     return {"op": name, "dtype": "f32", "format": "contiguous", "backward": False, "shapes": shapes, "low": -1, "high": 1}
+
+
+def one_by_one(table):
+    """Is there no room for two engines, which each have Adam's state beside the table?"""
+    return 2 * 3 * 4 * WIDTH * table > 0.9 * machine.describe()["memory_mib"] * 2**20
 
 
 def race(options):
@@ -43,28 +48,29 @@ def race(options):
     command = [python, "-W", "ignore", ops.__file__]
     seconds = options.seconds / 4
     rows = []
-    for name in (*NAMES, TRAIN):
-        engines = {"PyTorch": Engine(command, rivals), "quern": Engine([program], env)}
+    for name, table in (*((name, TABLE) for name in NAMES), *((TRAIN, table) for table in options.tables)):
+        engines = {"PyTorch": (command, rivals), "quern": ([program], env)}
         if name in NAMES:
-            engines["numpy"] = Engine(command, rivals)
+            engines["numpy"] = (command, rivals)
             # What the machine copies, on huge pages, on which quern's tensors are anyhow.
-            engines["copy"] = Engine(command, rivals | {"THP_MEM_ALLOC_ENABLE": "1"})
-        results = {}
-        for engine, process in engines.items():
-            if engine != "quern":
-                process.read()  # its version
-            answer = process.ask(**job({"numpy": f"numpy_{name}", "copy": "copy"}.get(engine, name)))
-            if engine != "copy":
-                results[engine] = answer
-        turns = {engine: [] for engine in engines}
-        for _ in range(options.rounds):
-            for engine, process in engines.items():
-                turns[engine].append(process.ask(seconds=seconds))
-        for process in engines.values():
-            process.close()
+            engines["copy"] = (command, rivals | {"THP_MEM_ALLOC_ENABLE": "1"})
+        results, turns = {}, {engine: [] for engine in engines}
+        for group in [[engine] for engine in engines] if one_by_one(table) else [list(engines)]:
+            processes = {engine: Engine(*engines[engine]) for engine in group}
+            for engine, process in processes.items():
+                if engine != "quern":
+                    process.read()  # its version
+                answer = process.ask(**job({"numpy": f"numpy_{name}", "copy": "copy"}.get(engine, name), table))
+                if engine != "copy":
+                    results[engine] = answer
+            for _ in range(options.rounds):
+                for engine, process in processes.items():
+                    turns[engine].append(process.ask(seconds=seconds))
+            for process in processes.values():
+                process.close()
         # Of rows that are written twice, engines keep another one.
         agree = all(math.isclose(a, results["PyTorch"], rel_tol=1e-3) for a in results.values())
-        rows.append({"op": name, "seconds": {e: statistics.median(t) for e, t in turns.items()}, "agree": agree})
+        rows.append({"op": name, "table": table, "seconds": {e: statistics.median(t) for e, t in turns.items()}, "agree": agree})
         rows[-1]["ratios"] = [p / q for p, q in zip(turns["PyTorch"], turns["quern"])]
         if name in NAMES:
             rows[-1]["shares"] = [rate(name, q) / rate("copy", c) for q, c in zip(turns["quern"], turns["copy"])]
@@ -77,14 +83,18 @@ def run(options):
     print(f"{ROWS:,} rows of {WIDTH} f32, a table of {TABLE:,}; medians of {options.rounds} rounds\n")
     print("| | quern, GB/s | share of copying (by round) | PyTorch, GB/s | numpy, GB/s | quern ÷ PyTorch (by round) |\n|---|---|---|---|---|---|")
     of = lambda values: f"**{statistics.median(values):.2f}** ({min(values):.2f}–{max(values):.2f})"
-    for row in rows[:-1]:
+    moves, steps = rows[: len(NAMES)], rows[len(NAMES) :]
+    for row in moves:
         quern, torch, numpy = (rate(row["op"], row["seconds"][engine]) for engine in ("quern", "PyTorch", "numpy"))
         differs = "" if row["agree"] else " RESULTS DIFFER"
         print(f"| {row['op']} | {quern:.1f} | {of(row['shares'])} | {torch:.1f} | {numpy:.1f} | {of(row['ratios'])} |{differs}")
-    quern, torch = (1e3 * rows[-1]["seconds"][engine] for engine in ("quern", "PyTorch"))
-    print(f"\nA training step: {quern:.1f} ms, PyTorch {torch:.1f} ms: {of(rows[-1]['ratios'])} times as fast", end="")
-    print("." if rows[-1]["agree"] else " RESULTS DIFFER.")
-    copying = ", ".join(f"{rate('copy', row['seconds']['copy']):.1f}" for row in rows[:-1])
+    print()
+    for row in steps:
+        quern, torch = (1e3 * row["seconds"][engine] for engine in ("quern", "PyTorch"))
+        print(f"A training step on a table of {row['table']:,}: {quern:.1f} ms, PyTorch {torch:.1f} ms: ", end="")
+        print(f"{of(row['ratios'])} times as fast{', one engine after the other' if one_by_one(row['table']) else ''}", end="")
+        print("." if row["agree"] else ". RESULTS DIFFER.")
+    copying = ", ".join(f"{rate('copy', row['seconds']['copy']):.1f}" for row in moves)
     print(f"PyTorch copies {rows_of('copy'):,} such rows, as they lie, at {copying} GB/s, read and written, on huge pages.")
     if options.json:
         options.json.write_text(json.dumps({"machine": machine.describe(), "commit": machine.commit(), "rows": rows}, indent=1) + "\n")

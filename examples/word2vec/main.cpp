@@ -171,6 +171,7 @@ void train(const Options& o, const Corpus& corpus, nn::Embedding& table,
       const Sampler::Pairs pairs = sampler.pairs(i, step);
       double loss = 0;
       if (pairs.words.numel() > 0) {
+        if (file) file->fetch(cat({pairs.words, reshape(pairs.others, {-1})}));
         const Tensor value = loss_of(table, pairs);
         optimizer.zero_grad();
         value.backward();

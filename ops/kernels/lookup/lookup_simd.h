@@ -1,9 +1,8 @@
 // Lookups on vectors, once an instruction set. Rows lie anywhere, so that no hardware prefetcher
-// knows the next one: those of the rows some KB further down the list are fetched to L2 meanwhile.
-// But the prefetchers take a row that is read from its first line to its last for a stream, and
-// fetch what lies behind it, which nobody reads. One line out of turn, from the middle of a row and
-// to L1, stops that: Zen 4 then reads rows of 512 bytes at the rate at which it copies memory, and
-// else at two thirds of it.
+// knows the next one: those of the rows some KB further down the list are fetched meanwhile, to L1.
+// But the prefetchers take a row whose lines miss L1 one after the other for a stream, and fetch what
+// lies behind it, which nobody reads. So lines are asked for from the middle of a row and from its
+// start in turn, and are in L1 when they are read.
 #pragma once
 #include <cstdint>
 
@@ -24,14 +23,11 @@ inline int64_t rows_ahead(int64_t bytes) {
 
 template <bool to_write>
 void fetch(const char* row, int64_t bytes) {
-  for (int64_t at = 0; at < bytes; at += kLine) __builtin_prefetch(row + at, to_write, 2);
-}
-
-constexpr int64_t kNear = 2;  // rows ahead, of the line out of turn
-
-/// That line of a row of `bytes`. Of 8 lines, 4 to 7 do, of 12 and 16 those around the middle.
-inline void fetch_out_of_turn(const char* row, int64_t bytes) {
-  __builtin_prefetch(row + bytes / kLine * 5 / 8 * kLine, 0, 3);
+  const int64_t half = (bytes + 2 * kLine - 1) / (2 * kLine) * kLine;
+  for (int64_t at = 0; at < half; at += kLine) {
+    if (at + half < bytes) __builtin_prefetch(row + at + half, to_write, 3);
+    __builtin_prefetch(row + at, to_write, 3);
+  }
 }
 
 /// `vectors` of f32, whatever the elements are, all of them loaded before one is stored: taken in
@@ -68,13 +64,11 @@ void copy_rows_as(const RowCopy& c) {
     return to + (c.to_index ? c.to_index[i] : i) * c.to_stride;
   };
   const int64_t ahead = rows_ahead(c.bytes), rows = c.n + c.next;
-  const int64_t taken_for_streams = c.bytes > kLine ? rows : 0;  // rows of a line are not
   for (int64_t i = 0; i < c.n; ++i) {
     if (i + ahead < rows) {
       fetch<false>(source(i + ahead), c.bytes);
       if (c.to_index && !streams) fetch<true>(target(i + ahead), c.bytes);
     }
-    if (i + kNear < taken_for_streams) fetch_out_of_turn(source(i + kNear), c.bytes);
     copy_row<streams>(target(i), source(i), c.bytes);
   }
   if (streams) store_fence();
@@ -101,9 +95,6 @@ void sum_columns(const SegmentSum& p, int64_t s, int64_t c, Lanes lanes) {
   for (int64_t j = p.offsets[s]; j < end; ++j) {
     if (p.index && j + ahead < last)
       fetch<false>(reinterpret_cast<const char*>(from + p.index[j + ahead] * p.from_stride), bytes);
-    if (p.index && j + kNear < last)
-      fetch_out_of_turn(reinterpret_cast<const char*>(from + p.index[j + kNear] * p.from_stride),
-                        bytes);
     const From* row = from + (p.index ? p.index[j] : j) * p.from_stride;
     unroll<vectors>([&](int k) {
       const Sum x = lanes.load(row + k * kLanes<To>);
@@ -128,13 +119,9 @@ void segment_sum(const SegmentSum& p) {
   constexpr int64_t size = sizeof(To);
   const int64_t ahead = rows_ahead(p.width * size);
   for (int64_t s = 0; s < p.segments; ++s) {
-    // Not to write: lines that are to be owned go to L1, which a few rows fill.
     if (p.add && p.to_index && s + ahead < p.segments + p.next)
       fetch<false>(static_cast<const char*>(p.to) + p.to_index[s + ahead] * p.to_stride * size,
                    p.width * size);
-    if (p.add && p.to_index && s + kNear < p.segments + p.next)
-      fetch_out_of_turn(static_cast<const char*>(p.to) + p.to_index[s + kNear] * p.to_stride * size,
-                        p.width * size);
     sum_columns_from<8, From, To>(0, p, s);
   }
 }
