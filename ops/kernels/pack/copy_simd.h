@@ -314,10 +314,12 @@ VectorMap<Vec<T>, activation> map_from(const MapCopy& copy, int64_t i, Load load
 }
 
 /// Columns are channels: a cache line of bf16 at a time, so that what maps them stays in registers.
-/// (`copy` by value: else stores may alias its strides, which are loaded again after each.)
+/// Hardware prefetchers see one line a row, and none beyond a page: those of the rows further down
+/// are prefetched. (`copy` by value: else stores may alias its strides, which are loaded again after
+/// each.)
 template <class T, class To, Activation activation, class Put>
 void map_columns(const MapCopy copy, Put put) {
-  constexpr int64_t lanes = kLanes<T>;
+  constexpr int64_t lanes = kLanes<T>, kAhead = 16;  // rows
   const auto each_row = [&](int64_t j, auto body) {
     const T* src = static_cast<const T*>(copy.src) + j;
     To* dst = static_cast<To*>(copy.dst) + j;
@@ -331,6 +333,9 @@ void map_columns(const MapCopy copy, Put put) {
     const auto map = map_from<T, activation>(copy, j, whole),
                next = map_from<T, activation>(copy, j + lanes, whole);
     each_row(j, [&](const T* src, To* dst) {
+      const T* const later = src + kAhead * copy.src_stride;
+      __builtin_prefetch(later, 0, 3);
+      if (sizeof(T) * lanes >= 64) __builtin_prefetch(later + lanes, 0, 3);
       put(dst, map(load(src)), all);
       put(dst + lanes, next(load(src + lanes)), all);
     });

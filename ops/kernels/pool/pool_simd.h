@@ -34,6 +34,7 @@ template <class T>
 struct ChannelPool {
   using V = Vec<T>;
   static constexpr int64_t lanes = kLanes<T>;
+  static constexpr int64_t kAhead = 16;  // pixels, whose lines are far apart, to be prefetched
   /// Integers as wide as the lanes: what numbers of taps, kept as floats (exact), become on the way
   /// to and from memory.
   using Whole =
@@ -202,15 +203,23 @@ struct ChannelPool {
     for (int64_t ow = 0; ow < pool.w.out; ++ow) {
       const PoolRange columns = pool.w.inputs[ow];
       const V size = divisor(pool, row, ow);
-      each_vector<T>(channels, [&](int64_t c, int, auto part) {
-        V sum(0);
+      each_columns<T>(channels, [&](int64_t c, auto count, auto part) {
+        V sum[count];
+        unroll<count>([&](int v) { sum[v] = V(0); });
         for (int64_t h = rows.begin; h < rows.end; ++h) {
-          V row_sum(0);
-          for (int64_t w = columns.begin; w < columns.end; ++w)
-            row_sum += part.load(x + (h * pool.w.in + w) * channels + c);
-          sum += row_sum;
+          V row_sum[count];
+          unroll<count>([&](int v) { row_sum[v] = V(0); });
+          for (int64_t w = columns.begin; w < columns.end; ++w) {
+            const T* from = x + (h * pool.w.in + w) * channels + c;
+            unroll<count>([&](int v) {
+              __builtin_prefetch(from + kAhead * channels + v * lanes, 0, 3);
+              row_sum[v] += part.load(from + v * lanes);
+            });
+          }
+          unroll<count>([&](int v) { sum[v] += row_sum[v]; });
         }
-        part.store(y + ow * channels + c, quotient(sum, size));
+        unroll<count>(
+            [&](int v) { part.store(y + ow * channels + c + v * lanes, quotient(sum[v], size)); });
       });
     }
   }
