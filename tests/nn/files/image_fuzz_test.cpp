@@ -1,11 +1,11 @@
 // Pictures that went wrong: every golden with bytes changed, cut out, doubled and swapped. Whatever
 // they say, decoding ends with pixels of the size that the header gave, or with an Error that names
-// the picture. `test_nn -tc="broken pictures*"` under asan; QUERN_FUZZ_SECONDS goes on for longer.
+// the picture. `test_nn_files -tc="broken pictures*"` under asan; QUERN_FUZZ_SECONDS goes on for longer.
 #include <doctest/doctest.h>
 
 #include <random>
 
-#include "nn/fuzz_trials.h"
+#include "nn/files/fuzz_trials.h"
 #include "quern/nn/image_transform.h"
 #include "quern/nn/safetensors.h"
 

@@ -9,7 +9,7 @@
 #include <functional>
 #include <random>
 
-#include "nn/fuzz_trials.h"
+#include "nn/files/fuzz_trials.h"
 #include "quern/nn/safetensors.h"
 #include "quern/tensor/raw.h"
 #include "temporary_folder.h"

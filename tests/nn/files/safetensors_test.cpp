@@ -9,7 +9,7 @@
 #include <limits>
 #include <random>
 
-#include "nn/fuzz_trials.h"
+#include "nn/files/fuzz_trials.h"
 #include "quern/tensor/random.h"
 #include "quern/tensor/raw.h"
 #include "temporary_folder.h"
