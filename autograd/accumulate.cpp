@@ -47,6 +47,54 @@ void add_rows(T* out, const T* in, const int64_t* rows, int64_t n, int64_t width
                   });
 }
 
+/// An expanded t as it goes with a dense sum, in memory's order: runs of so many elements, adjacent
+/// or all the same, from places that these loops tell.
+struct Runs {
+  int64_t length = 1, step = 1;                          // step 0: all the same
+  CachedVector<std::pair<int64_t, int64_t>> loops = {};  // size, stride; the innermost first
+
+  Runs(const Tensor& t, MemoryFormat format) {
+    const bool last = format == MemoryFormat::channels_last;
+    for (int i = t.dim() - 1; i >= 0; --i) {
+      const int d = !last || i == 0 ? i : i == 3 ? 1 : i + 1;
+      const int64_t size = t.shape()[d], stride = t.strides()[d];
+      if (size == 1) continue;
+      if (length == 1 && loops.empty()) {
+        length = size, step = stride;
+      } else if (loops.empty() && stride == step * length) {
+        length *= size;
+      } else {
+        loops.emplace_back(size, stride);
+      }
+    }
+  }
+  int64_t place(int64_t run) const {
+    int64_t at = 0;
+    for (const auto& [size, stride] : loops) at += run % size * stride, run /= size;
+    return at;
+  }
+};
+
+template <class T>
+void add_runs(T* sum, int64_t n, const T* x, const Runs& runs) {
+  constexpr int64_t kSame = 256;
+  parallel_chunks(n / runs.length, std::max<int64_t>(1, (1 << 15) / runs.length),
+                  [&](int64_t begin, int64_t end) {
+                    for (int64_t i = begin; i < end; ++i) {
+                      T* const out = sum + i * runs.length;
+                      const T* const from = x + runs.place(i);
+                      if (runs.step == 1) {
+                        add_run(out, from, runs.length);
+                        continue;
+                      }
+                      T same[kSame];
+                      std::fill_n(same, std::min(kSame, runs.length), *from);
+                      for (int64_t j = 0; j < runs.length; j += kSame)
+                        add_run(out + j, same, std::min(kSame, runs.length - j));
+                    }
+                  });
+}
+
 /// Of two row-sparse ones of the same dtype.
 Tensor merged(const Tensor& a, const Tensor& b) {
   const int64_t *of_a = a.rows().data<int64_t>(), *of_b = b.rows().data<int64_t>();
@@ -101,6 +149,14 @@ void add_(const Tensor& sum, const Tensor& t) {
     const int64_t n = t.rows().numel();
     visit_floating("backward", sum.dtype(), [&]<class T>(std::type_identity<T>) {
       add_rows(sum.out<T>(), in.data<T>(), t.rows().data<int64_t>(), n, n > 0 ? in.numel() / n : 0);
+    });
+    sum.storage()->bump_version();
+    return;
+  }
+  if (const Runs runs(t, sum.format()); t.dtype() == sum.dtype() && !t.is_dense_as(sum.format()) &&
+                                        runs.length > 1 && (runs.step == 0 || runs.step == 1)) {
+    visit_floating("backward", sum.dtype(), [&]<class T>(std::type_identity<T>) {
+      add_runs(sum.out<T>(), sum.numel(), t.data<T>(), runs);
     });
     sum.storage()->bump_version();
     return;

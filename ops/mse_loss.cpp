@@ -3,7 +3,6 @@
 #include "quern/ops/detail/elementwise.h"
 #include "quern/ops/detail/sum.h"
 #include "quern/ops/loss.h"
-#include "quern/ops/sum.h"
 #include "quern/tensor/check_dense.h"
 #include "quern/tensor/raw.h"
 
@@ -23,9 +22,13 @@ Tensor mse_loss(const Tensor& input, const Tensor& target, Reduction reduction) 
   const Tensor difference = raw::binary("mse_loss", Binary::sub, a, b);
   const double count = reduction == Reduction::mean ? static_cast<double>(a.numel()) : 1;
 
-  Tensor y = raw::binary("mse_loss", Binary::mul, difference, difference);
-  if (reduction != Reduction::none) {
-    y = raw::sum("mse_loss", y, {}, false);
+  Tensor y;
+  if (reduction == Reduction::none) {
+    y = raw::binary("mse_loss", Binary::mul, difference, difference);
+  } else {
+    const Shape one = Shape::filled(difference.dim(), 1);
+    y = raw::sum_products_to("mse_loss", difference, difference, one);
+    y = raw::to(raw::reshape(y, {}), difference.dtype());
     y = raw::binary("mse_loss", Binary::div, y, count);
   }
   return record(

@@ -9,6 +9,7 @@
 #include "quern/ops/autocast.h"
 #include "quern/ops/binary.h"
 #include "quern/ops/detail/elementwise.h"
+#include "quern/ops/detail/sum.h"
 #include "quern/ops/sum.h"
 #include "quern/ops/unary.h"
 #include "quern/tensor/parallel.h"
@@ -305,15 +306,46 @@ TEST_CASE("autocast computes exp, log and pow in f32, follows the dtype elsewher
   CHECK_EQ((x + x).dtype(), DType::bf16);
 }
 
+TEST_CASE("the gradient of a factor that is broadcast is the sum of products") {
+  for (const auto& [shape, factor] : {std::pair<Shape, Shape>{{2, 24, 60, 70}, {2, 24, 1, 1}},
+                                      {{2, 24, 60, 70}, {1, 24, 1, 1}},
+                                      {{2, 24, 60, 70}, {1, 24, 60, 70}},
+                                      {{2, 24, 60, 70}, {2, 24, 60, 1}},
+                                      {{3, 40000}, {3, 1}},
+                                      {{40000, 3}, {1, 3}},
+                                      {{3, 40000}, {1}}})
+    for (const auto format : {kFirst, kLast}) {
+      if (format == kLast && shape.size() != 4) continue;
+      const Tensor x = random(shape, 1, DType::f32, format),
+                   dy = random(shape, 2, DType::f32, format);
+      Tensor f = random(factor, 3, DType::f32).requires_grad_();
+      (x * f).backward(dy);
+      const Tensor products = raw::binary("test", kernels::Binary::mul, raw::to(x, DType::f64),
+                                          raw::to(dy, DType::f64));
+      CAPTURE(shape);
+      CAPTURE(factor);
+      // A sum of n products of either sign is √n of them by norm; each addition errs by at most u of
+      // a partial sum, which is no more, and errors add up likewise: √n·u of it. Eight times that.
+      CHECK(relative_difference(f.grad(), raw::sum_to(products, factor)) <
+            8 * 6e-8 * std::sqrt(static_cast<double>(numel(shape) / numel(factor))));
+    }
+}
+
 TEST_CASE("the number of threads changes no bits") {
   const test::Threads kept;
   const Tensor a = random({3, 5, 97, 101}, 1, DType::f32, kLast),
                b = random({5, 1, 1}, 2, DType::f32);
   const Tensor c = random({3, 5, 97, 101}, 3, DType::f32);
   set_num_threads(1);
-  const Tensor sum = a + b * c, activated = gelu(c);
+  const auto gradient = [&] {
+    Tensor factor = raw::clone(b).requires_grad_();
+    (a * factor).backward(c);
+    return factor.grad();
+  };
+  const Tensor sum = a + b * c, activated = gelu(c), of_factor = gradient();
   for (const int threads : {2, 3}) {
     set_num_threads(threads);
+    CHECK(same_bits(gradient(), of_factor));
     CHECK(same_bits(a + b * c, sum));
     CHECK(same_bits(gelu(c), activated));
   }

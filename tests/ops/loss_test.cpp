@@ -153,6 +153,9 @@ TEST_CASE("mse_loss") {
   CHECK_LE(std::abs(mse_loss(a, b, Reduction::sum).item() - total), 1e-14);
   CHECK_LE(std::abs(mse_loss(a, b).item() - total / 24), 1e-15);
   CHECK_EQ(mse_loss(a, b, Reduction::none).shape(), a.shape());
+  for (const DType dtype : {DType::bf16, DType::f32, DType::f64})
+    for (const Reduction reduction : {Reduction::none, Reduction::mean, Reduction::sum})
+      CHECK_EQ(mse_loss(raw::to(a, dtype), raw::to(b, dtype), reduction).dtype(), dtype);
   for (const Reduction reduction : kReductions)
     check_gradients([=](const Tensors& t) { return mse_loss(t[0], t[1], reduction); }, {a, b});
 }

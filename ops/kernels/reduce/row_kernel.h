@@ -4,11 +4,13 @@
 //
 //   sum                     out[0] = Σ_i x[i]
 //   sum_rows                out[i] = Σ_r x[r·stride + i], r < rows
-//   max                     out[0] = the largest x[i] (NaN if there is one), index[0] = the first
-//   place of it softmax                 y[i] = exp(x[i]) / Σ_j exp(x[j]) softmax_backward dx[i] =
-//   y[i]·(dy[i] - Σ_j dy[j]·y[j])             from x = y, the output log_softmax             y[i] =
-//   x[i] - log Σ_j exp(x[j]) log_softmax_backward    dx[i] = dy[i] - exp(y[i])·Σ_j dy[j] from x =
-//   y, the output log_sum_exp             out[0] = max_j x[j], out[1] = log Σ_j exp(x[j] - out[0])
+//   max                     out[0] = the largest x[i] (NaN if there is one),
+//                           index[0] = the first place of it
+//   softmax                 y[i] = exp(x[i]) / Σ_j exp(x[j])
+//   softmax_backward        dx[i] = y[i]·(dy[i] - Σ_j dy[j]·y[j]), from x = y, the output
+//   log_softmax             y[i] = x[i] - log Σ_j exp(x[j])
+//   log_softmax_backward    dx[i] = dy[i] - exp(y[i])·Σ_j dy[j], from x = y, the output
+//   log_sum_exp             out[0] = max_j x[j], out[1] = log Σ_j exp(x[j] - out[0])
 //   cross_entropy_backward  dx[i] = a·p[i] - b·weight[i] - (i == target ? c : 0),
 //                           p[i] = exp((x[i] - out[0]) - out[1]) by log_sum_exp's statistics
 #pragma once

@@ -1,0 +1,83 @@
+#include <algorithm>
+#include <optional>
+
+#include "quern/ops/detail/elementwise.h"
+#include "quern/ops/detail/sum.h"
+#include "quern/ops/kernels/elementwise/elementwise.h"
+#include "quern/ops/kernels/reduce/row.h"
+#include "quern/tensor/divide.h"
+#include "quern/tensor/parallel.h"
+#include "quern/tensor/raw.h"
+#include "quern/tensor/storage.h"
+
+namespace quern::raw {
+namespace {
+
+using namespace kernels;
+
+constexpr int64_t kPart = 1 << 14;  // products that are summed at once, out of L1 or L2
+
+/// Elements as they lie in memory, [outer][n][inner], to be summed over n.
+struct Block {
+  int64_t outer = 1, n = 1, inner = 1;
+};
+
+/// How t is summed to `shape` if that takes dimensions that are neighbours in memory.
+std::optional<Block> block_of(const Tensor& t, const Shape& shape) {
+  const bool last = t.format() == MemoryFormat::channels_last;
+  if (!t.is_dense_as(t.format()) || t.dim() != shape.size() || t.numel() == 0) return {};
+  Block block;
+  for (int i = 0; i < t.dim(); ++i) {
+    const int d = !last || i == 0 ? i : i == 3 ? 1 : i + 1;
+    const int64_t size = t.shape()[d];
+    const bool goes = size != shape[d];
+    if (goes && block.inner > 1) return {};
+    int64_t& part = goes ? block.n : block.n > 1 ? block.inner : block.outer;
+    part *= size;
+  }
+  return block;
+}
+
+/// [outer][inner] sums. Parts of n are as long as the shape tells, and summed in turn.
+Tensor summed(std::string_view op, const Tensor& a, const Tensor& b, const Block& block) {
+  const DType dtype = a.dtype(), total = dtype == DType::f64 ? DType::f64 : DType::f32;
+  const auto [outer, n, inner] = block;
+  const int64_t size = std::clamp<int64_t>(kPart / inner, 1, n), parts = ceil_div(n, size);
+  const BinaryKernel& times = select_binary(op, Binary::mul, dtype);
+  const RowKernel& add = select_row(op, inner == 1 ? RowOp::sum : RowOp::sum_rows, dtype);
+  const Tensor sums = empty({outer, parts, inner}, total);
+  const int64_t item = itemsize(dtype);
+  const auto at = [](const Tensor& t, int64_t i) {
+    return static_cast<std::byte*>(t.out_ptr()) + i * itemsize(t.dtype());
+  };
+  parallel_chunks(outer * parts, std::max<int64_t>(1, kPart / (size * inner)),
+                  [&](int64_t begin, int64_t end) {
+                    const Workspace products(size * inner * item);
+                    for (int64_t cell = begin; cell < end; ++cell) {
+                      const int64_t first = cell % parts * size, rows = std::min(size, n - first);
+                      const int64_t place = (cell / parts * n + first) * inner;
+                      times.run(rows * inner, at(a, place), at(b, place), products.as<std::byte>(),
+                                Run::dense_dense, 0, 0);
+                      Row row{.n = inner == 1 ? rows : inner};
+                      row.x = products.as<std::byte>(), row.out = at(sums, cell * inner);
+                      row.rows = rows, row.stride = inner;
+                      add.run(row);
+                    }
+                  });
+  return parts == 1 ? sums : sum(op, sums, {1}, false);
+}
+
+}  // namespace
+
+Tensor sum_products_to(std::string_view op, const Tensor& a, const Tensor& b, const Shape& shape) {
+  const bool alike = a.shape() == b.shape() && a.dtype() == b.dtype() && a.format() == b.format() &&
+                     a.shape() != shape && b.is_dense_as(b.format());
+  const std::optional<Block> block = alike ? block_of(a, shape) : std::nullopt;
+  if (!block) return sum_to(binary(op, Binary::mul, a, b), shape);
+  const Tensor sums = summed(op, a, b, *block);
+  const bool last = a.format() == MemoryFormat::channels_last;
+  return as_strided(sums, shape, last ? channels_last_strides(shape) : contiguous_strides(shape),
+                    sums.offset());
+}
+
+}  // namespace quern::raw
