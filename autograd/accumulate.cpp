@@ -153,8 +153,10 @@ void add_(const Tensor& sum, const Tensor& t) {
     sum.storage()->bump_version();
     return;
   }
+  constexpr int64_t kLeast = 16;  // elements of a run that are worth its divisions
   if (const Runs runs(t, sum.format()); t.dtype() == sum.dtype() && !t.is_dense_as(sum.format()) &&
-                                        runs.length > 1 && (runs.step == 0 || runs.step == 1)) {
+                                        runs.length >= kLeast &&
+                                        (runs.step == 0 || runs.step == 1)) {
     visit_floating("backward", sum.dtype(), [&]<class T>(std::type_identity<T>) {
       add_runs(sum.out<T>(), sum.numel(), t.data<T>(), runs);
     });
