@@ -49,7 +49,6 @@ struct Epilogue {
   // moments, += what they are for a gradient.
   void* out = nullptr;  // may be the sums themselves
   int64_t stride = 0;   // elements between rows of out, residual and x
-  int64_t jump = 0;     // GemmTile's, of out, residual and x
   bool wide = false;    // out, residual and x are of the type of the sums, else of the operands'
 };
 

@@ -133,47 +133,6 @@ std::vector<int64_t> widths(const GemmKernel& gemm) {
   return {1, nr / 2 - 1, nr / 2, nr / 2 + 1, nr - 1, nr};
 }
 
-/// Two halves of a tile that lie apart, against a tile each. Without a finish: into C.
-void check_jumps(const GemmKernel& gemm, const Finishing* f, bool accumulate, int64_t n) {
-  const int64_t k = 2 * gemm.k_multiple, gap = 3, jump = gap * (n + 3);
-  for (int64_t m = 2; m <= gemm.mr; m += 2) {
-    INFO(std::string(gemm.name), " kind ", f ? static_cast<int>(f->kind) : -1, " m ", m, " n ", n);
-    const int64_t rows = m + gap;
-    Buffer a(gemm.a, integers(rows * k, 9)), b(gemm.b, integers(k * gemm.nr, 10));
-    Operands got(gemm.a, rows, n), expected(gemm.a, rows, n);
-    Buffer c(gemm.c, integers(rows * n, 11)), c_expected(gemm.c, integers(rows * n, 11));
-    const void *a_rows = a.data(), *panel = b.data();
-    GemmTile tile{.m = m,
-                  .n = n,
-                  .k = k,
-                  .batch = 1,
-                  .a = &a_rows,
-                  .lda = k,
-                  .jump_a = gap * k,
-                  .jump_c = gap * n,
-                  .b = &panel,
-                  .c = c.data(),
-                  .ldc = n,
-                  .accumulate = accumulate};
-    Epilogue epilogue;
-    if (f) {
-      epilogue = got.epilogue(*f);
-      epilogue.jump = jump;
-      tile.epilogue = &epilogue;
-    }
-    gemm.run(tile);
-    tile.m = m / 2, tile.jump_a = tile.jump_c = 0;
-    for (int64_t row : {int64_t{0}, m / 2 + gap}) {
-      a_rows = a.at(row * k);
-      tile.c = c_expected.at(row * n);
-      if (f) epilogue = expected.epilogue(*f, row);
-      gemm.run(tile);
-    }
-    CHECK(c.values() == c_expected.values());
-    got.check(expected);
-  }
-}
-
 }  // namespace
 
 TEST_CASE("Tiles are finished with smooth activations as closely as their roundings allow") {
@@ -237,15 +196,4 @@ TEST_CASE("Micro-kernels complete their sums as the reference does") {
     }
   });
   if (cpu_has(Isa::avx512)) CHECK(finishing > 0);
-}
-
-TEST_CASE("Micro-kernels with epilogues take tiles whose halves lie apart") {
-  each_runnable(table<GemmKernel>(), [](const GemmKernel& gemm) {
-    if (!gemm.takes_epilogues) return;
-    for (int64_t n : widths(gemm))
-      for (bool accumulate : {false, true}) {
-        check_jumps(gemm, nullptr, accumulate, n);
-        for (const Finishing& f : kFinishings) check_jumps(gemm, &f, accumulate, n);
-      }
-  });
 }

@@ -43,9 +43,6 @@ struct GemmTile {
   int64_t batch;  // number of products, at least 1
   const void* const* a;  // batch pointers to A_i[0][0]; row r of it starts r·lda elements on
   int64_t lda;           // by columns: from a group of kr columns to the next
-  /// Rows from m/2 on lie so many elements further in A, in C: two short rows of an image are one
-  /// tile. 0 unless the kernel takes epilogues; else m is even and tiles is 1.
-  int64_t jump_a = 0, jump_c = 0;
   const void* const* b;  // batch pointers to packed panels, or to B_i[0][0]
   int64_t ldb = 0;       // B by rows only
   /// A cache line and the one behind it, to be prefetched to L2 at each step of 2·kr of k (outer
@@ -68,7 +65,7 @@ struct GemmKernel {
   int k_multiple = kr;  // what k must be a multiple of; the caller pads A and B with zeros
   void (*run)(const GemmTile&);
   void (*run_outer)(const GemmTile&) = nullptr;   // outer products; null: not offered
-  bool takes_epilogues = false;                   // run() takes epilogue, tiles and jumps
+  bool takes_epilogues = false;                   // run() takes epilogue and tiles
   void (*run_strip)(const GemmStrip&) = nullptr;  // null: not offered
   // What run() may hold in the thread from enter() to leave(), outside of memory: see KernelUse.
   // Null: nothing.

@@ -100,7 +100,7 @@ void TileOutput<T>::fetch(int64_t m, int64_t n, int64_t offset) const {
 
 template <class T>
 void TileOutput<T>::complete(GemmTile& tile, int64_t channel, int64_t offset, T* scratch,
-                             PanelSums<Acc>& sums, int64_t jump) const {
+                             PanelSums<Acc>& sums) const {
   if (direct() && epilogue_.kind == Kind::store) {
     if (tile.batch > 0) gemm_.run(tile);
     return;
@@ -124,7 +124,6 @@ void TileOutput<T>::complete(GemmTile& tile, int64_t channel, int64_t offset, T*
       .second = sums.b,
       .out = to,
       .stride = innermost ? pixel_ : gemm_.nr,
-      .jump = jump,
       .wide = dtype_of<T> != gemm_.a};
   if (in_registers(tile.batch, sums)) {
     if (has_sums()) sums.prepare(rows);

@@ -101,12 +101,12 @@ class TileOutput {
     return in_registers(batch, sums) ? std::min(rows, most_rows()) / m : 1;
   }
   /// The last products of a tile (none: its batch is 0), then the epilogue: it belongs at `offset`
-  /// in the output, its second half `jump` further (0 unless in_registers()), from `channel` on.
+  /// in the output, from `channel` on.
   /// `tile` is changed, not copied: a copy loads several members at once, which store forwarding
   /// does not serve when they were just stored one by one, and so waits until these stores, and all
   /// before them, have reached the cache.
-  void complete(GemmTile& tile, int64_t channel, int64_t offset, T* scratch, PanelSums<Acc>& sums,
-                int64_t jump = 0) const;
+  void complete(GemmTile& tile, int64_t channel, int64_t offset, T* scratch,
+                PanelSums<Acc>& sums) const;
   /// The same of m×n sums, rows ld apart, that nothing is to be added to.
   void complete_sums(Acc* sums_of_tile, int64_t ld, int64_t m, int64_t n, int64_t channel,
                      int64_t offset, T* scratch, PanelSums<Acc>& sums) const {

@@ -1,7 +1,6 @@
 // conv_brgemm: every convolution as batch-reduce GEMMs, forward and dgrad over taps, wgrad over
 // pixels. What is decided about it, before a pointer is seen.
 #include <algorithm>
-#include <tuple>
 
 #include "quern/ops/kernels/blocking.h"
 #include "quern/ops/kernels/conv/taps/taps.h"
@@ -117,32 +116,6 @@ int64_t pieces_of_cell(const TapPlan& b) {
   return std::clamp<int64_t>(std::min({worth, rows, pixels / b.gemm->mr}), 1, 8);
 }
 
-/// Makes one run of two short ones, since a tile of 7 rows reads as much of B as one of 14. Returns
-/// the end of those that are left.
-Run* pair_rows(const TapPlan& b, Run* begin, Run* end) {
-  const auto is_short = [&](const Run& run) { return 2 * run.length <= b.gemm->mr; };
-  if (!b.gemm->takes_epilogues || b.out_strides.c != 1 || std::none_of(begin, end, is_short))
-    return end;
-  std::sort(begin, end, [](const Run& a, const Run& b) {
-    const auto key = [](const Run& run) {
-      return std::tie(run.rows.begin, run.rows.end, run.columns.begin, run.columns.end, run.a);
-    };
-    return key(a) < key(b);
-  });
-  Run* to = begin;
-  for (const Run* run = begin; run != end; ++run, ++to) {
-    *to = *run;
-    if (!is_short(*run) || run + 1 == end || run[1].rows != run->rows ||
-        run[1].columns != run->columns || run[1].length != run->length)
-      continue;
-    ++run;
-    to->jump_a = run->a - (to->a + to->length * b.a_pixel);
-    to->jump_output = run->output - (to->output + to->length * b.output_pixel);
-    to->length *= 2;
-  }
-  return to;
-}
-
 /// Are tiles of the batch-reduce GEMM to go by strips (strips.cpp)?
 bool takes_strips(const ConvChoice& choice) {
   return choice.gemm->run_strip != nullptr && choice.problem.format == MemoryFormat::channels_last;
@@ -180,8 +153,8 @@ bool TapPlan::reads_in_place(int64_t gap) const {
 /// Not where tiles would leave a remainder in each row of x, which another convolution writes.
 int64_t TapPlan::wanted_gap() const {
   const ConvProblem& p = problem;
-  const bool whole_tiles = p.iw % gemm->mr == 0 || 2 * p.iw == gemm->mr;
-  return !strips && p.pad_w > 0 && whole_tiles && reads_in_place(p.pad_w) ? p.pad_w : 0;
+  const bool wanted = !strips && p.pad_w > 0 && p.iw % gemm->mr == 0 && reads_in_place(p.pad_w);
+  return wanted ? p.pad_w : 0;
 }
 
 TapPlan::TapPlan(const ConvChoice& choice)
@@ -203,7 +176,7 @@ TapPlan::TapPlan(const ConvChoice& choice)
       pitch(in_place       ? source_total
             : conv.kw_in_k ? conv.source_channels
                            : without_collisions(*gemm, k)),
-      a_pixel(in_place ? source_strides.x * conv.x.stride() : conv.x.stretch * pitch),
+      a_pixel(a_column()),
       output_pixel(out_strides.x * conv.x.output_step),
       max_taps(most_taps(conv)),
       k_block(pass_of_k(*this)),
@@ -218,6 +191,12 @@ TapPlan::TapPlan(const ConvChoice& choice)
 }
 
 void TapPlan::cut_for_panels() {
+  by_image = images_are_longer();
+  if (by_image) {
+    grid.block_images = std::max(grid.block_images, even_piece(conv.images, gemm->mr));
+    grid.block_rows = grid.rows;
+    a_pixel = a_image(grid.rows), output_pixel = out_strides.n;
+  }
   // Too few cells: first split the panels, then the block's images or rows.
   //
   // Cells that copy their source or sum up their outputs are not taken in pieces. Ranges of panels
@@ -230,9 +209,11 @@ void TapPlan::cut_for_panels() {
   const int64_t even =
       whole ? std::clamp<int64_t>(multiplications / (4 * kWorthACell), wanted, 64) : wanted;
   parts = std::clamp<int64_t>(ceil_div(even, grid.count()), 1, panels);
-  while (cells() < wanted && grid.block_images > 1)
-    grid.block_images = ceil_div(grid.block_images, 2);
-  while (cells() < wanted && grid.block_rows > 2) grid.block_rows = ceil_div(grid.block_rows, 2);
+  if (!by_image) {
+    while (cells() < wanted && grid.block_images > 1)
+      grid.block_images = ceil_div(grid.block_images, 2);
+    while (cells() < wanted && grid.block_rows > 2) grid.block_rows = ceil_div(grid.block_rows, 2);
+  }
   pieces = whole ? 1 : pieces_of_cell(*this);
   shared_items = items_to_share(*this);
 }
@@ -269,25 +250,12 @@ void TapPlan::cut_for_strips() {
   shared_items = 0;
 }
 
-/// Where taps reach far into the padding, the outputs for which they do are runs of their own,
-/// which leave them out. A tile reads B as well, which takes as long as two more rows of it.
-std::vector<RowPiece> TapPlan::cut_row() const {
-  if (strips || conv.kw_in_k || conv.x.phases() != 1) return {};
-  const Phase phase = conv.x.phase(0);
-  std::vector<RowPiece> pieces;
-  for (int64_t i = 0; i < phase.count; ++i) {
-    const Axis::Range columns = conv.x.live_taps(phase, i);
-    if (pieces.empty() || pieces.back().columns != columns) pieces.push_back({i, 0, columns});
-    ++pieces.back().length;
-  }
-  const auto time = [&](int64_t pixels, int64_t taps) {
-    return (pixels + 2 * ceil_div(pixels, gemm->mr)) * taps;
-  };
-  int64_t cut = 0;
-  for (const RowPiece& piece : pieces)
-    cut += time(piece.length, piece.columns.end - piece.columns.begin);
-  if (10 * cut > 9 * time(phase.count, phase.taps)) pieces.clear();
-  return pieces;
+int64_t TapPlan::a_column() const {
+  return in_place ? source_strides.x * conv.x.stride() : conv.x.stretch * pitch;
+}
+
+int64_t TapPlan::a_image(int64_t rows) const {
+  return in_place ? source_strides.n : Scratch(conv.y, conv.x, rows).image() * pitch;
 }
 
 int64_t TapPlan::term_items(const Block& block) const {
@@ -311,51 +279,6 @@ int64_t TapPlan::pixels_of(const Block& block) const {
 int64_t TapPlan::kept_pixels() const {
   if (k_block == k) return gemm->mr;
   return grid.block_images * grid.block_rows * round_up(conv.x.longest_phase(), gemm->mr);
-}
-
-std::span<const PhaseWork> TapPlan::work_of(const Block& block, PhaseWork* work, Run* runs) const {
-  const Axis &y = conv.y, &x = conv.x;
-  const Scratch scratch(y, x, block.rows);
-  const int64_t a_image = in_place ? source_strides.n : scratch.image() * pitch;
-  const int64_t a_row =
-      in_place ? source_strides.y * y.stride() : scratch.width * y.stretch * pitch;
-  PhaseWork* phase = work;
-  Run* end = runs;
-  for (int64_t iy = 0; iy < y.phases(); ++iy) {
-    for (int64_t ix = 0; ix < x.phases(); ++ix) {
-      const Phase py = y.phase(iy), px = x.phase(ix);
-      Run* const begin = end;
-      // A row a pixel: all of them are one run.
-      const bool joined = x.output == 1 && py.taps == 1 && y.reads_no_padding() &&
-                          a_row == a_pixel && out_strides.y * y.output_step == output_pixel;
-      for (int64_t n = 0; n < block.images; ++n) {
-        const int64_t rows = std::min(block.rows, py.count - block.row);
-        for (int64_t i = 0; i < rows; i += joined ? rows : 1) {
-          const int64_t oy = py.start + (block.row + i) * y.output_step;
-          const RowPiece all{0, px.count, {0, conv.kw_in_k ? 1 : px.taps}};
-          for (const RowPiece& piece :
-               row_pieces.empty() ? std::span(&all, 1) : std::span(row_pieces)) {
-            const Run run{.a = n * a_image + i * a_row + piece.begin * a_pixel,
-                          .output = (block.image + n) * out_strides.n + oy * out_strides.y +
-                                    px.start * out_strides.x + piece.begin * output_pixel,
-                          .length = joined ? rows : piece.length,
-                          .rows = y.live_taps(py, block.row + i),
-                          .columns = piece.columns};
-            // Rows that follow each other without a gap, in A and in the output, are one run.
-            Run* last = end == begin ? nullptr : end - 1;
-            if (last && run.rows == last->rows && run.columns == last->columns &&
-                run.a == last->a + last->length * a_pixel &&
-                run.output == last->output + last->length * output_pixel)
-              last->first = last->length += run.length;
-            else *end++ = run;
-          }
-        }
-      }
-      end = pair_rows(*this, begin, end);
-      *phase++ = {.y = py, .x = px, .runs = {begin, end}};
-    }
-  }
-  return {work, phase};
 }
 
 namespace {

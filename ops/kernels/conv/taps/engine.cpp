@@ -241,17 +241,13 @@ void TapEngine<T, Operand>::run_panel(const Block& block, const PhaseWork& work,
       const int64_t first_tap = run.columns.begin * products;
       const int64_t live = (run.columns.end - run.columns.begin) * products;  // of a row of taps
       const int64_t batch = (run.rows.end - run.rows.begin) * live;
-      const bool joined = batch > 0 && (!last || output_.in_registers(batch, sums));
-      const int64_t step = even_piece(joined ? run.length : run.first, gemm_.mr);
+      const int64_t step = even_piece(run.length, gemm_.mr);
       for (int64_t i = 0, rows; i < run.length; i += rows) {
         const int64_t m = std::min(step, run.length - i);
         const int64_t tiles = quarters > 0 ? 1 : output_.at_once(run.length - i, m, batch, sums);
         rows = tiles * m;
-        const bool second = i >= run.first, both = !second && i + m > run.first;
-        const int64_t from = run.a + i * plan_.a_pixel + (second ? run.jump_a : 0),
-                      jump = both ? run.jump_output : 0,
-                      out = run.output + i * plan_.output_pixel + (second ? run.jump_output : 0) +
-                            panel.first * plan_.out_strides.c;
+        const int64_t from = run.a + i * plan_.a_pixel;
+        const int64_t out = run.output + i * plan_.output_pixel + panel.first * plan_.out_strides.c;
         const bool joins_group = group > 0 && batch > 0;
         Acc* c = sum;
         if (joins_group && plan_.k_block >= plan_.k) c += waiting.m * gemm_.nr;
@@ -276,8 +272,6 @@ void TapEngine<T, Operand>::run_panel(const Block& block, const PhaseWork& work,
                       .batch = batch,
                       .a = tap_a,
                       .lda = plan_.a_pixel,
-                      .jump_a = both ? run.jump_a : 0,
-                      .jump_c = direct_ ? jump : 0,
                       .b = tap_b,
                       .prefetch = lines.at,
                       .prefetch_step = lines.step,
@@ -285,13 +279,13 @@ void TapEngine<T, Operand>::run_panel(const Block& block, const PhaseWork& work,
                       .ldc = ldc,
                       .accumulate = !first};
         if (quarters-- > 0) weights += plan_.panel_items() * k / plan_.k / 4;
-        if (last && !joins_group) output_.complete(tile, panel.first, out, completing, sums, jump);
+        if (last && !joins_group) output_.complete(tile, panel.first, out, completing, sums);
         else if (batch > 0) gemm_.run(tile);
         if (joins_group) {
           if (waiting.m == 0) waiting.c = c, waiting_out = out;
           waiting.m += rows;
           const int64_t next = i + rows;
-          if (waiting.m + step > group || next == run.first || next == run.length) {
+          if (waiting.m + step > group || next == run.length) {
             waiting.n = panel.n, waiting.ldc = ldc;
             output_.complete(waiting, panel.first, waiting_out, completing, sums);
             waiting.m = 0;

@@ -50,9 +50,6 @@ struct Run {
   int64_t a, output;  // of the first pixel
   int64_t length;
   Axis::Range rows, columns;  // of taps, padding left out
-  // Of two rows in one run, that of the first; pixels from there on lie so much further.
-  int64_t first = length;
-  int64_t jump_a = 0, jump_output = 0;
 };
 
 /// What a cell computes of one phase of y and one of x.
@@ -81,6 +78,7 @@ class TapPlan final : public ConvPlan {
   const std::vector<RowPiece> row_pieces;  // none: rows are not cut
   bool in_place;                           // A is the source
   int64_t pitch;                           // between positions of A
+  bool by_image = false;                   // runs go along the images, else along rows
   int64_t a_pixel, output_pixel;           // between neighbouring outputs of a run
   int64_t max_taps;                        // products that make one tile, at most
   int64_t k_block;                         // of one pass over a product
@@ -98,6 +96,9 @@ class TapPlan final : public ConvPlan {
   int64_t term_items(const Block& block) const;
   int64_t scratch_items(const Block& block) const { return terms * term_items(block); }
   int64_t panel_items() const { return terms * conv.kernel_taps() * k * gemm->nr; }
+  /// In A, between neighbouring outputs of a row, and between images of a block of so many rows.
+  int64_t a_column() const;
+  int64_t a_image(int64_t rows) const;
   /// From an output pixel's place in A to what a tap reads for it.
   int64_t tap_items(const Block& block, const Tap& y, const Tap& x) const;
   /// Outputs of a block, those of all phases.
@@ -106,10 +107,7 @@ class TapPlan final : public ConvPlan {
   int64_t kept_pixels() const;
 
   int64_t phases() const { return conv.y.phases() * conv.x.phases(); }
-  int64_t max_runs() const {
-    const auto pieces_a_row = std::max<int64_t>(1, std::ssize(row_pieces));
-    return phases() * grid.block_images * grid.block_rows * pieces_a_row;
-  }
+  int64_t max_runs() const;
   /// The runs of every phase in a block, written to memory for phases() and max_runs().
   std::span<const PhaseWork> work_of(const Block& block, PhaseWork* work, Run* runs) const;
 
@@ -117,6 +115,9 @@ class TapPlan final : public ConvPlan {
   void compute(const void* source, const void* packed, void* output, const Epilogue& epilogue,
                const ChannelMap& map) const override;
   std::vector<RowPiece> cut_row() const;
+  bool images_are_longer() const;
+  Run* runs_along_images(const Block& block, const Phase& y, const Phase& x, Run* end) const;
+  Run* runs_along_rows(const Block& block, const Phase& y, const Phase& x, Run* end) const;
   /// Can tiles read A where the source lies, if so many pixels of zeros follow each of its rows?
   bool reads_in_place(int64_t gap) const;
   void cut_for_panels();

@@ -11,20 +11,6 @@ namespace {
 
 constexpr int kMr = 14, kNr = 32;
 
-/// The row from which on a tile may jump.
-constexpr int half(int rows) { return (rows + 1) / 2; }
-
-/// Goes from row to row of a tile in a tensor.
-template <class T, int kRows>
-struct Walk {
-  T* at;
-  int64_t stride, jump;
-
-  __attribute__((always_inline)) void after(int r) {
-    at += r + 1 == half(kRows) ? stride + jump : stride;
-  }
-};
-
 /// The columns of a tile that there are; others are neither read nor written. (Under a mask, loads
 /// and stores take no longer.)
 struct InColumns {
@@ -49,11 +35,11 @@ struct Accumulators {
   template <bool kHalf>
   __attribute__((always_inline)) void add(const GemmTile& tile, int64_t first_row) {
     const InColumns in(tile.n);
-    auto c = walk<const float>(tile, first_row);
+    const float* c = row_of_c(tile, first_row);
 #pragma GCC unroll 14
-    for (int r = 0; r < kRows; c.after(r++)) {
-      lo[r] = _mm512_add_ps(lo[r], _mm512_maskz_loadu_ps(in.lo, c.at));
-      if constexpr (!kHalf) hi[r] = _mm512_add_ps(hi[r], _mm512_maskz_loadu_ps(in.hi, c.at + 16));
+    for (int r = 0; r < kRows; ++r, c += tile.ldc) {
+      lo[r] = _mm512_add_ps(lo[r], _mm512_maskz_loadu_ps(in.lo, c));
+      if constexpr (!kHalf) hi[r] = _mm512_add_ps(hi[r], _mm512_maskz_loadu_ps(in.hi, c + 16));
     }
   }
 
@@ -61,18 +47,17 @@ struct Accumulators {
   __attribute__((always_inline)) void store(const GemmTile& tile, int64_t first_row = 0) {
     if (tile.accumulate) add<kHalf>(tile, first_row);
     const InColumns in(tile.n);
-    auto c = walk<float>(tile, first_row);
+    float* c = row_of_c(tile, first_row);
 #pragma GCC unroll 14
-    for (int r = 0; r < kRows; c.after(r++)) {
-      _mm512_mask_storeu_ps(c.at, in.lo, lo[r]);
-      if constexpr (!kHalf) _mm512_mask_storeu_ps(c.at + 16, in.hi, hi[r]);
+    for (int r = 0; r < kRows; ++r, c += tile.ldc) {
+      _mm512_mask_storeu_ps(c, in.lo, lo[r]);
+      if constexpr (!kHalf) _mm512_mask_storeu_ps(c + 16, in.hi, hi[r]);
     }
   }
 
  private:
-  template <class T>
-  __attribute__((always_inline)) static Walk<T, kRows> walk(const GemmTile& tile, int64_t row) {
-    return {static_cast<T*>(tile.c) + row * tile.ldc, tile.ldc, tile.jump_c};
+  __attribute__((always_inline)) static float* row_of_c(const GemmTile& tile, int64_t row) {
+    return static_cast<float*>(tile.c) + row * tile.ldc;
   }
 };
 

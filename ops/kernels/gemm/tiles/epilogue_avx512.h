@@ -51,16 +51,16 @@ struct TileEpilogue {
     else To::store(in, p, v);
   }
 
-  __attribute__((always_inline)) Walk<const Item, kRows> walk(const void* tensor) const {
-    return {static_cast<const Item*>(tensor) + row * f.stride, f.stride, f.jump};
+  __attribute__((always_inline)) const Item* first_row(const void* tensor) const {
+    return static_cast<const Item*>(tensor) + row * f.stride;
   }
 
   /// out = value(its sums) for all rows.
   template <class F>
   __attribute__((always_inline)) void rows(const Accumulators<kRows>& c, F value) const {
-    Walk<Item, kRows> out{static_cast<Item*>(f.out) + row * f.stride, f.stride, f.jump};
+    Item* out = static_cast<Item*>(f.out) + row * f.stride;
 #pragma GCC unroll 14
-    for (int r = 0; r < kRows; out.after(r++)) store<Rows>(out.at, value({c.lo[r], c.hi[r]}));
+    for (int r = 0; r < kRows; ++r, out += f.stride) store<Rows>(out, value({c.lo[r], c.hi[r]}));
   }
   __attribute__((always_inline)) void store_sums(const Accumulators<kRows>& c) const {
     const auto sums = [](Columns v) __attribute__((always_inline)) { return v; };
@@ -75,11 +75,11 @@ struct TileEpilogue {
   }
   __attribute__((always_inline)) void add_residual(Accumulators<kRows>& c) const {
     if (f.residual == nullptr) return;
-    auto residual = walk(f.residual);
+    const Item* residual = first_row(f.residual);
 #pragma GCC unroll 14
-    for (int r = 0; r < kRows; residual.after(r++)) {
-      c.lo[r] = Rows::add(c.lo[r], in.lo, residual.at);
-      if constexpr (!kHalf) c.hi[r] = Rows::add(c.hi[r], in.hi, residual.at + 16);
+    for (int r = 0; r < kRows; ++r, residual += f.stride) {
+      c.lo[r] = Rows::add(c.lo[r], in.lo, residual);
+      if constexpr (!kHalf) c.hi[r] = Rows::add(c.hi[r], in.hi, residual + 16);
     }
   }
   __attribute__((always_inline)) void activate(Accumulators<kRows>& c) const {
@@ -124,15 +124,15 @@ struct TileEpilogue {
                  high = bound(f.map.activation == Activation::relu6, 6);
     __m512 first[2] = {}, second[2] = {};
     if (f.residual != nullptr) {
-      auto residual = walk(f.residual);
+      const Item* residual = first_row(f.residual);
 #pragma GCC unroll 14
-      for (int r = 0; r < kRows; residual.after(r++))
-        c[r] = Rows::add(c[r], there, residual.at + column);
+      for (int r = 0; r < kRows; ++r, residual += f.stride)
+        c[r] = Rows::add(c[r], there, residual + column);
     }
-    auto xs = walk(f.x);
+    const Item* x = first_row(f.x);
 #pragma GCC unroll 14
-    for (int r = 0; r < kRows; xs.after(r++)) {
-      const __m512 distance = _mm512_sub_ps(Rows::load(there, xs.at + column), center);
+    for (int r = 0; r < kRows; ++r, x += f.stride) {
+      const __m512 distance = _mm512_sub_ps(Rows::load(there, x + column), center);
       const __m512 z = _mm512_fmadd_ps(distance, scale, shift);
       const __mmask16 passed =
           _mm512_mask_cmp_ps_mask(_mm512_cmp_ps_mask(z, low, _CMP_NLE_UQ), z, high, _CMP_NGE_UQ);

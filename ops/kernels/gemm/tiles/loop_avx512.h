@@ -5,16 +5,15 @@
 namespace quern::kernels {
 namespace {
 
-/// The rows of A, `stride` bytes apart, those of the second half `jump` bytes further. Two pointers
-/// and three strides reach all 14 by x86's addressing modes (base + index times 1, 2, 4 or 8); left
-/// to itself, GCC keeps an offset for each row, spills half of them and reloads them from the stack
-/// at every step.
+/// The rows of A, `stride` bytes apart. Two pointers and three strides reach all 14 by x86's
+/// addressing modes (base + index times 1, 2, 4 or 8); left to itself, GCC keeps an offset for each
+/// row, spills half of them and reloads them from the stack at every step.
 template <int kRows>
 class RowsOfA {
  public:
-  __attribute__((always_inline)) RowsOfA(const void* a, int64_t stride, int64_t jump)
+  __attribute__((always_inline)) RowsOfA(const void* a, int64_t stride)
       : first_(static_cast<const char*>(a)),
-        second_(first_ + kHalf * stride + jump),
+        second_(first_ + kHalf * stride),
         stride_(stride),
         stride3_(3 * stride),
         stride5_(5 * stride) {
@@ -35,7 +34,7 @@ class RowsOfA {
   __attribute__((always_inline)) void advance(int64_t bytes) { first_ += bytes, second_ += bytes; }
 
  private:
-  static constexpr int kHalf = half(kRows);
+  static constexpr int kHalf = (kRows + 1) / 2;
   const char *first_, *second_;  // halves
   int64_t stride_, stride3_, stride5_;
 };
@@ -137,8 +136,7 @@ struct Tiles {
       End::start(c, tile, row);
       int64_t i = 0;
       do {
-        RowsOfA<kRows> a(static_cast<const Item*>(tile.a[i]) + row * tile.lda, item * tile.lda,
-                         item * tile.jump_a);
+        RowsOfA<kRows> a(static_cast<const Item*>(tile.a[i]) + row * tile.lda, item * tile.lda);
         const auto* b = static_cast<const Item*>(tile.b[i]);
         const Item* const end = b + tile.k * kNr;
         do {

@@ -1,0 +1,147 @@
+// The runs of output pixels that tiles go along, in order of the output: along rows, or, where these
+// are short, along the images.
+#include <algorithm>
+
+#include "quern/ops/kernels/conv/taps/taps.h"
+#include "quern/ops/kernels/gemm/micro_kernel.h"
+#include "quern/ops/kernels/work.h"
+
+namespace quern::kernels {
+namespace {
+
+/// Of a run's tiles. A tile reads B as well, which takes as long as two more rows of it.
+int64_t time_of_run(const GemmKernel& gemm, int64_t pixels, const Axis::Range& columns) {
+  return (pixels + 2 * ceil_div(pixels, gemm.mr)) * (columns.end - columns.begin);
+}
+
+/// The outputs of a block that have the same phases.
+class PhaseOutputs {
+ public:
+  PhaseOutputs(const TapPlan& plan, const Block& block, const Phase& y, const Phase& x)
+      : plan_(plan),
+        block_(block),
+        y_(y),
+        x_(x),
+        a_image_(plan.a_image(block.rows)),
+        a_row_(plan.in_place ? plan.source_strides.y * plan.conv.y.stride()
+                             : Scratch(plan.conv.y, plan.conv.x, block.rows).width *
+                                   plan.conv.y.stretch * plan.pitch) {}
+
+  int64_t rows() const { return std::min(block_.rows, y_.count - block_.row); }
+  /// Rows of one output each that are equally spaced, all with the same taps.
+  bool rows_are_pixels() const {
+    const TapConv& conv = plan_.conv;
+    return conv.x.output == 1 && y_.taps == 1 && conv.y.reads_no_padding() &&
+           a_row_ == plan_.a_pixel &&
+           plan_.out_strides.y * conv.y.output_step == plan_.output_pixel;
+  }
+  /// From an output on.
+  Run run(int64_t image, int64_t row, const RowPiece& piece) const {
+    const TapConv& conv = plan_.conv;
+    const ImageStrides& out = plan_.out_strides;
+    return {.a = image * a_image_ + row * a_row_ + piece.begin * plan_.a_column(),
+            .output = (block_.image + image) * out.n +
+                      (y_.start + (block_.row + row) * conv.y.output_step) * out.y +
+                      (x_.start + piece.begin * conv.x.output_step) * out.x,
+            .length = piece.length,
+            .rows = conv.y.live_taps(y_, block_.row + row),
+            .columns = piece.columns};
+  }
+
+ private:
+  const TapPlan& plan_;
+  const Block& block_;
+  const Phase &y_, &x_;
+  const int64_t a_image_, a_row_;
+};
+
+}  // namespace
+
+/// Where taps reach far into the padding, the outputs for which they do are runs of their own,
+/// which leave them out.
+std::vector<RowPiece> TapPlan::cut_row() const {
+  if (strips || conv.kw_in_k || conv.x.phases() != 1) return {};
+  const Phase phase = conv.x.phase(0);
+  std::vector<RowPiece> pieces;
+  for (int64_t i = 0; i < phase.count; ++i) {
+    const Axis::Range columns = conv.x.live_taps(phase, i);
+    if (pieces.empty() || pieces.back().columns != columns) pieces.push_back({i, 0, columns});
+    ++pieces.back().length;
+  }
+  int64_t cut = 0;
+  for (const RowPiece& piece : pieces) cut += time_of_run(*gemm, piece.length, piece.columns);
+  if (10 * cut > 9 * time_of_run(*gemm, phase.count, {0, phase.taps})) pieces.clear();
+  return pieces;
+}
+
+/// Runs along the images, each at one output, fill the tiles that short rows do not, and multiply
+/// no padding.
+bool TapPlan::images_are_longer() const {
+  if (conv.kw_in_k || out_strides.c != 1 || rows_collide(*gemm, a_image(grid.rows))) return false;
+  int64_t row = 0, image = 0;
+  for (int64_t i = 0; i < conv.x.phases(); ++i) {
+    const Phase phase = conv.x.phase(i);
+    for (const RowPiece& piece : row_pieces) row += time_of_run(*gemm, piece.length, piece.columns);
+    if (row_pieces.empty()) row += time_of_run(*gemm, phase.count, {0, phase.taps});
+    for (int64_t j = 0; j < phase.count; ++j)
+      image += time_of_run(*gemm, conv.images, conv.x.live_taps(phase, j));
+  }
+  return 20 * image < 19 * conv.images * row;
+}
+
+int64_t TapPlan::max_runs() const {
+  const int64_t rows = phases() * grid.block_rows;
+  if (by_image) return rows * conv.x.longest_phase();
+  return rows * grid.block_images * std::max<int64_t>(1, std::ssize(row_pieces));
+}
+
+Run* TapPlan::runs_along_images(const Block& block, const Phase& y, const Phase& x,
+                                Run* end) const {
+  const PhaseOutputs outputs(*this, block, y, x);
+  for (int64_t row = 0; row < outputs.rows(); ++row)
+    for (int64_t i = 0; i < x.count; ++i) {
+      *end = outputs.run(0, row, {i, 1, conv.x.live_taps(x, i)});
+      end++->length = block.images;
+    }
+  return end;
+}
+
+Run* TapPlan::runs_along_rows(const Block& block, const Phase& y, const Phase& x, Run* end) const {
+  const PhaseOutputs outputs(*this, block, y, x);
+  const RowPiece whole{0, x.count, {0, conv.kw_in_k ? 1 : x.taps}};
+  const std::span<const RowPiece> pieces =
+      row_pieces.empty() ? std::span(&whole, 1) : std::span(row_pieces);
+  Run* last = nullptr;
+  const auto add = [&](const Run& run) {
+    // Rows that follow each other without a gap, in A and in the output, are one run.
+    if (last && run.rows == last->rows && run.columns == last->columns &&
+        run.a == last->a + last->length * a_pixel &&
+        run.output == last->output + last->length * output_pixel)
+      last->length += run.length;
+    else *(last = end++) = run;
+  };
+  for (int64_t n = 0; n < block.images; ++n) {
+    if (outputs.rows_are_pixels()) {
+      add(outputs.run(n, 0, {0, outputs.rows(), whole.columns}));
+      continue;
+    }
+    for (int64_t row = 0; row < outputs.rows(); ++row)
+      for (const RowPiece& piece : pieces) add(outputs.run(n, row, piece));
+  }
+  return end;
+}
+
+std::span<const PhaseWork> TapPlan::work_of(const Block& block, PhaseWork* work, Run* runs) const {
+  PhaseWork* phase = work;
+  for (int64_t iy = 0; iy < conv.y.phases(); ++iy)
+    for (int64_t ix = 0; ix < conv.x.phases(); ++ix) {
+      const Phase y = conv.y.phase(iy), x = conv.x.phase(ix);
+      Run* const end =
+          by_image ? runs_along_images(block, y, x, runs) : runs_along_rows(block, y, x, runs);
+      *phase++ = {.y = y, .x = x, .runs = {runs, end}};
+      runs = end;
+    }
+  return {work, phase};
+}
+
+}  // namespace quern::kernels
