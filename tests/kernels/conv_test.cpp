@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "conv_cases.h"
+#include "larger.h"
 #include "quern/tensor/dtype.h"
 #include "quern/tensor/parallel.h"
 #include "records.h"
@@ -201,7 +202,7 @@ TEST_CASE("Rounding stays within the bound of one f32 sum") {
                                const std::vector<double>& size, double terms) {
     double worst = 0;
     for (size_t i = 0; i < a.size(); ++i)
-      worst = std::max(worst, std::abs(a[i] - b[i]) / ((terms + 1) * 0x1p-24 * size[i]));
+      worst = test::larger(worst, std::abs(a[i] - b[i]) / ((terms + 1) * 0x1p-24 * size[i]));
     CHECK(worst <= 1.0);
   };
   check_within(got.y, expected.y, bound.y, 65 * 9);

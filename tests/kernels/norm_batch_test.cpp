@@ -9,6 +9,7 @@
 
 #include "kernels/gemm_oracle.h"
 #include "kernels/records.h"
+#include "larger.h"
 #include "quern/ops/kernels/norm/batch_norm.h"
 #include "quern/tensor/cpu_features.h"
 #include "quern/tensor/parallel.h"
@@ -274,7 +275,7 @@ TEST_CASE("batch_norm passes merge blocks, the same for any number of threads") 
           sum.add(mean.get(c));
           const double bound = gamma(kernel, 5) * sum.magnitude;
           const double stored = unit_roundoff(kernel.dtype) * (std::fabs(sum.value) + bound);
-          worst = std::max(worst, std::fabs(dx.get(at(c, r)) - sum.value) - bound - stored);
+          worst = test::larger(worst, std::fabs(dx.get(at(c, r)) - sum.value) - bound - stored);
         }
       CHECK_LE(worst, 0);
     }

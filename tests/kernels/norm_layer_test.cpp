@@ -6,6 +6,7 @@
 
 #include "kernels/gemm_oracle.h"
 #include "kernels/records.h"
+#include "larger.h"
 #include "quern/ops/kernels/norm/layer_norm.h"
 #include "quern/tensor/parallel.h"
 #include "tensor/threads.h"
@@ -83,7 +84,7 @@ struct Case {
                              gamma(kernel, 2) * std::fabs(expected) +
                              gamma(kernel, 1) * std::fabs(bias.get(i));
         const double bound = error + unit_roundoff(kernel.dtype) * (std::fabs(expected) + error);
-        worst_y = std::max(worst_y, std::fabs(y.get(at(i)) - expected) - bound);
+        worst_y = test::larger(worst_y, std::fabs(y.get(at(i)) - expected) - bound);
 
         g_sum.add(g), gh_sum.add(g * h);
         gh_sum.magnitude += std::fabs(g) * h_error / sums;  // an error that the sum takes over
@@ -102,7 +103,7 @@ struct Case {
                  h_error * std::fabs(gh_mean) + (relative + gamma(kernel, 6)) * terms);
         const double bound =
             1.01 * error + unit_roundoff(kernel.dtype) * (std::fabs(expected) + error);
-        worst_dx = std::max(worst_dx, std::fabs(dx.get(at(i)) - expected) - bound);
+        worst_dx = test::larger(worst_dx, std::fabs(dx.get(at(i)) - expected) - bound);
       }
     }
     CHECK_LE(worst_y, 0);

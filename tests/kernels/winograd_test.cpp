@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "conv_cases.h"
+#include "larger.h"
 #include "records.h"
 #include "tensor/run_self.h"
 #include "winograd_matrices.h"
@@ -147,7 +148,7 @@ void check_within(const std::vector<double>& got, const std::vector<double>& exp
   const double n = static_cast<double>(terms) * kRoundoff;
   double worst = 0;
   for (size_t i = 0; i < got.size(); ++i)
-    worst = std::max(worst, std::abs(got[i] - expected[i]) / (n / (1 - n) * size[i]));
+    worst = test::larger(worst, std::abs(got[i] - expected[i]) / (n / (1 - n) * size[i]));
   CHECK(worst <= 1.0);
   CHECK(worst > 0.0);
 }

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "conv_cases.h"
+#include "larger.h"
 #include "quern/ops/kernels/conv/winograd/winograd.h"
 #include "records.h"
 #include "winograd_matrices.h"
@@ -76,7 +77,7 @@ TEST_CASE("Transforms of 4×4 outputs are their matrices' on every instruction s
     double worst = 0;
     for (size_t i = 0; i < out.size(); ++i)
       for (size_t j = 0; j < out.size(); ++j)
-        worst = std::max(worst, std::abs(to(i, j) - out[i][j]) / (15 * kRoundoff * size[i][j]));
+        worst = test::larger(worst, std::abs(to(i, j) - out[i][j]) / (15 * kRoundoff * size[i][j]));
     CHECK(worst <= 1.0);
   };
   each_runnable(table<WinogradKernel>(), [&](const WinogradKernel& kernel) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "gemm/loops.h"
+#include "larger.h"
 #include "quern/tensor/cpu_features.h"
 #include "quern/tensor/divide.h"
 
@@ -238,7 +239,7 @@ TEST_CASE("6.2 Three products of bf16 come near one of f32") {
       const float x1 = high(x), y1 = high(y), x2 = high(x - x1), y2 = high(y - y1);
       const double exact = static_cast<double>(x) * static_cast<double>(y);
       const double got = static_cast<double>(x1 * y1 + (x1 * y2 + x2 * y1));
-      worst = std::max(worst, std::abs(got - exact) / std::abs(exact));
+      worst = test::larger(worst, std::abs(got - exact) / std::abs(exact));
     }
   }
   CHECK(worst < kBound);

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "larger.h"
 #include "quern/tensor/random.h"
 #include "quern/tensor/tensor.h"
 #include "quern/tensor/tensor_dict.h"
@@ -81,7 +82,9 @@ inline double relative(const double* a, const double* b, size_t n) {
   return std::sqrt(difference / norm);
 }
 
-inline double worst(const Values& values) { return *std::ranges::max_element(values); }
+inline double worst(const Values& values) {
+  return std::accumulate(values.begin(), values.end(), values.front(), larger);
+}
 inline double median(Values values) {
   std::ranges::nth_element(values, values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2));
   return values[values.size() / 2];

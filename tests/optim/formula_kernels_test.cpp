@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "built_isa.h"
+#include "larger.h"
 #include "optim/kernel_check.h"
 #include "quern/ops/kernels/optim/update.h"
 #include "quern/tensor/raw.h"
@@ -152,7 +153,7 @@ TEST_CASE("lamb keeps to its formula") {
         double worst = 0;
         for (size_t i = 0; i < p.size(); ++i) {
           p[i] -= 0.1 * std::sqrt(p_squared / u_squared) * u[i];
-          worst = std::max(worst, std::abs(got[i] - p[i]));
+          worst = test::larger(worst, std::abs(got[i] - p[i]));
         }
         // A dozen roundings an element and a step, and n of f64 in each of two sums of squares, of
         // numbers that a step moves by less than 1.

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 
+#include "larger.h"
 #include "quern/optim/optim.h"
 #include "quern/tensor/parallel.h"
 #include "quern/tensor/random.h"
@@ -97,7 +98,7 @@ double off(const Tensor& a, const Tensor& b) {
   const auto x = a.to_vector<double>(), y = b.to_vector<double>();
   double most = 0, size = 0;
   for (size_t i = 0; i < x.size(); ++i) {
-    most = std::max(most, std::abs(x[i] - y[i]));
+    most = test::larger(most, std::abs(x[i] - y[i]));
     size = std::max(size, std::abs(y[i]));
   }
   return most / size;

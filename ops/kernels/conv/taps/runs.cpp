@@ -1,5 +1,5 @@
-// The runs of output pixels that tiles go along, in order of the output: along rows, or, where these
-// are short, along the images.
+// The runs of output pixels that tiles go along: along rows, or, where these are short, along the
+// images.
 #include <algorithm>
 
 #include "quern/ops/kernels/conv/taps/taps.h"
