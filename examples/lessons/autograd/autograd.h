@@ -184,7 +184,8 @@ inline double gradcheck(const std::function<Variable()>& f, const std::vector<Va
       const auto at = [&](double moved) { return leaf.value()[i] = moved, f().value()[0]; };
       const double slope = (at(x + h) - at(x - h)) / (2 * h);
       leaf.value()[i] = x;
-      worst = std::max(worst, std::abs(slope - leaf.grad()[i]));
+      const double error = std::abs(slope - leaf.grad()[i]);
+      worst = std::isnan(error) ? INFINITY : std::max(worst, error);
     }
   }
   return worst;

@@ -1,10 +1,10 @@
 // Where element (n, c, y, x) of an image tensor lies: dense in either format, or in channels_last
 // with a gap of some pixels after each row.
 #pragma once
-#include "quern/tensor/memory_format.h"
-
 #include <cstdint>
-#include <type_traits>
+
+#include "quern/ops/kernels/accumulator.h"
+#include "quern/tensor/memory_format.h"
 
 namespace quern::kernels {
 
@@ -18,9 +18,5 @@ struct ImageStrides {
     else c = height * width, y = width, x = 1;
   }
 };
-
-/// What sums of T are kept in: f64 for f64, else f32.
-template <class T>
-using Accumulator = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
 }  // namespace quern::kernels

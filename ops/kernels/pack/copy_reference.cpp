@@ -1,8 +1,8 @@
 // The copy kernels as they are described: an item after the other.
 #include <cmath>
 
+#include "quern/ops/kernels/accumulator.h"
 #include "quern/ops/kernels/activation.h"
-#include "quern/ops/kernels/conv/strides.h"
 #include "quern/ops/kernels/pack/copy_kernel.h"
 
 namespace quern::kernels {

@@ -1,5 +1,4 @@
-// The pool kernels as their formulas read: the oracle, and what runs on the planes of contiguous
-// tensors.
+// The pool kernels as their formulas read: the oracle.
 #include <limits>
 
 #include "quern/ops/kernels/pool/pool_kernel.h"
