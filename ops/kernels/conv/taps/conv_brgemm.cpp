@@ -191,12 +191,6 @@ TapPlan::TapPlan(const ConvChoice& choice)
 }
 
 void TapPlan::cut_for_panels() {
-  by_image = images_are_longer();
-  if (by_image) {
-    grid.block_images = std::max(grid.block_images, even_piece(conv.images, gemm->mr));
-    grid.block_rows = grid.rows;
-    a_pixel = a_image(grid.rows), output_pixel = out_strides.n;
-  }
   // Too few cells: first split the panels, then the block's images or rows.
   //
   // Cells that copy their source or sum up their outputs are not taken in pieces. Ranges of panels
@@ -206,14 +200,22 @@ void TapPlan::cut_for_panels() {
   const int64_t multiplications =
       conv.images * conv.y.longest_phase() * conv.x.longest_phase() * k * max_taps * output_total;
   const int64_t wanted = wanted_cells(multiplications);
+  // Blocks of images are of a tile's rows at least then: not where that makes few cells.
+  const int64_t tile_images = even_piece(conv.images, gemm->mr);
+  by_image = 2 * panels * ceil_div(conv.images, tile_images) >= wanted && images_are_longer();
+  if (by_image) {
+    grid.block_images = std::max(grid.block_images, tile_images);
+    grid.block_rows = grid.rows;
+    a_pixel = a_image(grid.rows), output_pixel = out_strides.n;
+  }
   const int64_t even =
       whole ? std::clamp<int64_t>(multiplications / (4 * kWorthACell), wanted, 64) : wanted;
   parts = std::clamp<int64_t>(ceil_div(even, grid.count()), 1, panels);
-  if (!by_image) {
-    while (cells() < wanted && grid.block_images > 1)
-      grid.block_images = ceil_div(grid.block_images, 2);
-    while (cells() < wanted && grid.block_rows > 2) grid.block_rows = ceil_div(grid.block_rows, 2);
-  }
+  const int64_t least_images = by_image ? tile_images : 1, least_rows = by_image ? grid.rows : 2;
+  while (cells() < wanted && grid.block_images > least_images)
+    grid.block_images = std::max(least_images, ceil_div(grid.block_images, 2));
+  while (cells() < wanted && grid.block_rows > least_rows)
+    grid.block_rows = ceil_div(grid.block_rows, 2);
   pieces = whole ? 1 : pieces_of_cell(*this);
   shared_items = items_to_share(*this);
 }
