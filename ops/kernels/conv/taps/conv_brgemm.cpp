@@ -99,6 +99,13 @@ int64_t step_of_source(const TapPlan& b) {
   return dense ? round_up(b.gemm->mr * 2 * b.gemm->kr * b.item, 64) : 0;
 }
 
+/// Groups of few channels are copied some at a time, in rows of whole cache lines.
+int64_t groups_to_copy(const TapPlan& b) {
+  constexpr int64_t kBytes = 512;
+  const bool apart = b.in_place || b.strips || b.conv.kw_in_k || b.k != b.conv.k() || b.panels > 1;
+  return apart ? 1 : std::clamp<int64_t>(kBytes / (b.k * b.item), 1, b.conv.groups);
+}
+
 /// Where few blocks leave each to many cells, all read one copy instead of making one each; not
 /// where all copies together are far from fitting in L2, in which a cell finds its own.
 int64_t items_to_share(const TapPlan& b) {
@@ -173,15 +180,16 @@ TapPlan::TapPlan(const ConvChoice& choice)
       row_pieces(cut_row()),
       in_place(!problem.maps && reads_in_place(conv.source_gap) &&
                (!strips || neighbours_are_outputs(conv))),
+      panels(panel_count(*gemm, conv.output_channels)),
+      copied_groups(groups_to_copy(*this)),
       pitch(in_place       ? source_total
             : conv.kw_in_k ? conv.source_channels
-                           : without_collisions(*gemm, k)),
+                           : without_collisions(*gemm, copied_groups * k)),
       a_pixel(a_column()),
       output_pixel(out_strides.x * conv.x.output_step),
       max_taps(most_taps(conv)),
       k_block(pass_of_k(*this)),
       source_step(step_of_source(*this)),
-      panels(panel_count(*gemm, conv.output_channels)),
       grid(BlockGrid::within(conv.images, conv.y.longest_phase(), cache::source_block(),
                              [&](int64_t rows) {
                                return terms * Scratch(conv.y, conv.x, rows).image() * pitch * item;

@@ -58,10 +58,6 @@ class TapEngine {
     const Operand* next;  // what is multiplied after it; null if nothing is
     bool first_of_cell;
   };
-  /// Offsets of a product's A and B.
-  struct TapItems {
-    int64_t a, b;
-  };
 
   const Operand* source_in_place(const Block& block, int64_t group) const {
     if constexpr (std::is_same_v<T, Operand>)
@@ -72,12 +68,12 @@ class TapEngine {
   /// Does each thread copy what its cells read?
   bool copies() const { return !plan_.in_place && plan_.shared_items == 0; }
   void copy_shared() const;
-  void copy_once(int64_t block, int64_t group) const;
+  const Operand* copy_once(int64_t block, int64_t group) const;
   /// Some panels of a block, or of some of its rows.
   void run_cell(int64_t block_index, const Block& block, int64_t part) const;
   Prefetch prefetch_of(int64_t block_index, int64_t part) const;
-  void run_panel(const Block& block, const PhaseWork& work, const Panel& panel, const Operand* a,
-                 PanelSums<Acc>& sums, Prefetch& next_block) const;
+  void run_panel(const PhaseWork& work, const Panel& panel, const Operand* a, PanelSums<Acc>& sums,
+                 Prefetch& next_block) const;
 
   const TapPlan& plan_;
   const TapConv& conv_;
@@ -92,12 +88,10 @@ class TapEngine {
 
   // What cells work with.
   PerThread<Operand> scratch_;          // the source, if it copies()
-  mutable CachedVector<int64_t> held_;  // by its scratch: block · groups + group, or -1
+  mutable CachedVector<int64_t> held_;  // by its scratch: block · groups + its first, or -1
   PerThread<Acc> kept_;  // sums [tile][mr][nr] of a panel; of one tile if each is completed at once
   PerThread<T> completing_;  // of the output
-  PerThread<PhaseWork> work_;
-  PerThread<Run> runs_;  // of all phases
-  PerThread<TapItems> taps_;
+  WorkMemory work_;
   PerThread<const void*> tap_a_, tap_b_;
 };
 
@@ -119,9 +113,7 @@ TapEngine<T, Operand>::TapEngine(const TapPlan& plan, const T* source, const Ope
       held_(static_cast<size_t>(copies() ? num_threads() : 0), -1),
       kept_(direct_ ? 0 : std::max(plan_.kept_pixels(), output_.group_rows()) * gemm_.nr),
       completing_(output_.scratch_items(gemm_.mr)),
-      work_(plan_.phases()),
-      runs_(plan_.max_runs()),
-      taps_(plan_.max_taps * term_products(plan_.bf16_terms)),
+      work_(plan_),
       tap_a_(plan_.max_taps * term_products(plan_.bf16_terms)),
       tap_b_(plan_.max_taps * term_products(plan_.bf16_terms)) {}
 
@@ -138,27 +130,31 @@ void TapEngine<T, Operand>::copy_shared() const {
 }
 
 /// The source of a group in a block, to this thread's scratch unless it is there: the cell before
-/// mostly was of the same block.
+/// mostly was of the same block. Tells where.
 template <class T, class Operand>
-void TapEngine<T, Operand>::copy_once(int64_t block, int64_t group) const {
+const Operand* TapEngine<T, Operand>::copy_once(int64_t block, int64_t group) const {
+  const int64_t index = group % plan_.copied_groups, first = group - index;
   int64_t& held = held_[static_cast<size_t>(thread_index())];
-  const int64_t wanted = block * conv_.groups + group;
-  if (held == wanted) return;
-  copy_source(plan_, source_, map_, plan_.grid[block], group, {0, conv_.source_channels},
-              scratch_.get());
-  held = wanted;
+  const int64_t wanted = block * conv_.groups + first;
+  if (held != wanted) {
+    const int64_t groups = std::min(plan_.copied_groups, conv_.groups - first);
+    copy_source(plan_, source_, map_, plan_.grid[block], first, {0, groups * conv_.source_channels},
+                scratch_.get());
+    held = wanted;
+  }
+  return scratch_.get() + index * conv_.source_channels;
 }
 
 template <class T, class Operand>
 void TapEngine<T, Operand>::run_cell(int64_t block_index, const Block& block, int64_t part) const {
-  const std::span<const PhaseWork> work = plan_.work_of(block, work_.get(), runs_.get());
+  const std::span<const PhaseWork> work = plan_.work_of(block, work_);
   Prefetch next_block = prefetch_of(block_index, part);
   for (int64_t group = 0; group < conv_.groups; ++group) {
-    const Operand* a = scratch_.get();
-    if (plan_.in_place) a = source_in_place(block, group);
-    else if (plan_.shared_items > 0)
-      a = shared_.as<Operand>() + (block_index * conv_.groups + group) * plan_.shared_items;
-    else copy_once(block_index, group);
+    const Operand* const a =
+        plan_.in_place ? source_in_place(block, group)
+        : plan_.shared_items > 0
+            ? shared_.as<Operand>() + (block_index * conv_.groups + group) * plan_.shared_items
+            : copy_once(block_index, group);
     const int64_t begin = plan_.panels * part / plan_.parts,
                   end = plan_.panels * (part + 1) / plan_.parts;
     for (int64_t p = begin; p < end; ++p) {
@@ -172,8 +168,8 @@ void TapEngine<T, Operand>::run_cell(int64_t block_index, const Block& block, in
                         .first_of_cell = p == begin};
       PanelSums<Acc> panel_sums = output_.sums(block_index, panel.first, panel.n);
       for (const PhaseWork& phase : work) {
-        if (phase.y.taps * phase.x.taps == 0 && output_.adds_in_place()) continue;  // adds nothing
-        run_panel(block, phase, panel, a, panel_sums, next_block);
+        if (phase.taps.empty() && output_.adds_in_place()) continue;  // adds nothing
+        run_panel(phase, panel, a, panel_sums, next_block);
       }
       panel_sums.flush();
     }
@@ -202,23 +198,11 @@ Prefetch TapEngine<T, Operand>::prefetch_of(int64_t block_index, int64_t part) c
 
 /// One panel of output channels of one phase.
 template <class T, class Operand>
-void TapEngine<T, Operand>::run_panel(const Block& block, const PhaseWork& work, const Panel& panel,
-                                      const Operand* a, PanelSums<Acc>& sums,
-                                      Prefetch& next_block) const {
-  TapItems* taps = taps_.get();  // row by row of taps
+void TapEngine<T, Operand>::run_panel(const PhaseWork& work, const Panel& panel, const Operand* a,
+                                      PanelSums<Acc>& sums, Prefetch& next_block) const {
   T* const completing = completing_.get();
   const void **tap_a = tap_a_.get(), **tap_b = tap_b_.get();
-  const int64_t a_term = plan_.term_items(block), b_term = plan_.panel_items() / plan_.terms;
-  const int64_t columns = conv_.kw_in_k ? 1 : work.x.taps;
-  const int64_t products = term_products(plan_.bf16_terms), row_taps = columns * products;
-  for (int64_t row = 0; row < work.y.taps; ++row)
-    for (int64_t t = 0; t < row_taps; ++t) {
-      const Tap y = conv_.y.tap(work.y, row), x = conv_.x.tap(work.x, t / products);
-      const TermProduct& term = kTermProducts[t % products];
-      taps[row * row_taps + t] = {
-          .a = plan_.tap_items(block, y, x) + term.a * a_term,
-          .b = (y.kernel * conv_.kernel_columns + x.kernel) * plan_.k * gemm_.nr + term.b * b_term};
-    }
+  const int64_t products = term_products(plan_.bf16_terms);
 
   for (int64_t k0 = 0; k0 < plan_.k; k0 += plan_.k_block) {
     const bool first = k0 == 0, last = k0 + plan_.k_block >= plan_.k;
@@ -261,7 +245,7 @@ void TapEngine<T, Operand>::run_panel(const Block& block, const PhaseWork& work,
         const Prefetch::Lines lines =
             fetched(tiles * batch * k / (2 * gemm_.kr), a + from + rows * plan_.a_pixel);
         for (int64_t row = run.rows.begin, t = 0; row < run.rows.end; ++row)
-          for (const TapItems& tap : std::span(taps + row * row_taps + first_tap, live)) {
+          for (const TapItems& tap : work.taps.subspan(row * work.row_taps + first_tap, live)) {
             tap_a[t] = a + from + tap.a + k0;
             tap_b[t++] = panel.b + tap.b + k0 * gemm_.nr;
           }

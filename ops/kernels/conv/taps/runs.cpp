@@ -131,15 +131,39 @@ Run* TapPlan::runs_along_rows(const Block& block, const Phase& y, const Phase& x
   return end;
 }
 
-std::span<const PhaseWork> TapPlan::work_of(const Block& block, PhaseWork* work, Run* runs) const {
+TapItems* TapPlan::taps_of(const Block& block, const Phase& y, const Phase& x,
+                           TapItems* end) const {
+  const int64_t a_term = term_items(block), b_term = panel_items() / terms;
+  const int64_t columns = conv.kw_in_k ? 1 : x.taps;
+  for (int64_t row = 0; row < y.taps; ++row)
+    for (int64_t column = 0; column < columns; ++column) {
+      const Tap ty = conv.y.tap(y, row), tx = conv.x.tap(x, column);
+      const int64_t a = tap_items(block, ty, tx);
+      const int64_t b = (ty.kernel * conv.kernel_columns + tx.kernel) * k * gemm->nr;
+      for (int64_t t = 0; t < term_products(bf16_terms); ++t)
+        *end++ = {a + kTermProducts[t].a * a_term, b + kTermProducts[t].b * b_term};
+    }
+  return end;
+}
+
+WorkMemory::WorkMemory(const TapPlan& plan)
+    : phases(plan.phases()), taps(plan.tap_products()), runs(plan.max_runs()) {}
+
+std::span<const PhaseWork> TapPlan::work_of(const Block& block, const WorkMemory& memory) const {
+  PhaseWork* const work = memory.phases.get();
   PhaseWork* phase = work;
+  TapItems* taps = memory.taps.get();
+  Run* runs = memory.runs.get();
   for (int64_t iy = 0; iy < conv.y.phases(); ++iy)
     for (int64_t ix = 0; ix < conv.x.phases(); ++ix) {
       const Phase y = conv.y.phase(iy), x = conv.x.phase(ix);
-      Run* const end =
+      TapItems* const last_tap = taps_of(block, y, x, taps);
+      Run* const last_run =
           by_image ? runs_along_images(block, y, x, runs) : runs_along_rows(block, y, x, runs);
-      *phase++ = {.y = y, .x = x, .runs = {runs, end}};
-      runs = end;
+      *phase++ = {.taps = {taps, last_tap},
+                  .row_taps = y.taps == 0 ? 0 : (last_tap - taps) / y.taps,
+                  .runs = {runs, last_run}};
+      taps = last_tap, runs = last_run;
     }
   return {work, phase};
 }

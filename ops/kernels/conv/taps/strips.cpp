@@ -107,12 +107,10 @@ class StripEngine {
         scratch_(plan.in_place ? 0 : plan.scratch_items(copied(plan.grid[0], 0))),
         held_(static_cast<size_t>(num_threads()), -1),
         pivot_(ceil_div(plan.panels, plan.parts) * gemm_.mr * gemm_.nr),
-        work_(plan.phases()),
-        runs_(plan.max_runs()),
+        work_(plan),
         straight_(static_cast<size_t>(gemm_.mr)),
         tiles_(TileCutter::most_tiles(plan, plan.pixels_of(plan.grid[0]))),
         rows_(plan.pixels_of(plan.grid[0])),
-        tap_items_(plan.max_taps * term_products(plan.bf16_terms)),
         tap_a_(plan.max_taps * term_products(plan.bf16_terms)),
         tap_b_(plan.max_taps * term_products(plan.bf16_terms)) {
     for (int64_t row = 0; row < gemm_.mr; ++row)
@@ -145,12 +143,6 @@ class StripEngine {
       at += strip.prefetch_bytes, bytes -= strip.prefetch_bytes;
     }
   };
-  struct Taps {
-    int64_t count = 0;
-    int64_t* items;  // from the first tile of A
-    const void **a, **b;
-  };
-
   /// What is copied at once, from a row of the block on.
   Block copied(const Block& block, int64_t row) const {
     if (plan_.copied_rows >= block.rows) return block;
@@ -158,12 +150,11 @@ class StripEngine {
             std::min(plan_.copied_rows, block.rows - row)};
   }
   void run_cell(int64_t block_index, int64_t part) const;
-  void run_strip(std::span<const StripTile> tiles, const Panels& panels, const Taps& taps,
-                 const bfloat16* a, Epilogue& epilogue, StripSums& sums, Ahead& ahead) const;
+  void run_strip(std::span<const StripTile> tiles, const Panels& panels, int64_t products,
+                 Epilogue& epilogue, StripSums& sums, Ahead& ahead) const;
   void copy_once(const Block& block, int64_t index, int64_t group) const;
   /// What a block reads of the source.
   Ahead source_of(const Block& block) const;
-  Taps taps_of(const Block& block, const PhaseWork& phase, const bfloat16* b) const;
   void start_pivot(GemmStrip strip, StripSums& sums) const;
 
   const TapPlan& plan_;
@@ -176,12 +167,10 @@ class StripEngine {
   PerThread<bfloat16> scratch_;
   mutable CachedVector<int64_t> held_;  // by it: block · groups + group, if it is whole, or -1
   PerThread<float> pivot_;              // sums of a first tile
-  PerThread<PhaseWork> work_;
-  PerThread<Run> runs_;
+  WorkMemory work_;
   CachedVector<StripRow> straight_;
   PerThread<StripTile> tiles_;
   PerThread<StripRow> rows_;
-  PerThread<int64_t> tap_items_;
   PerThread<const void*> tap_a_, tap_b_;
 };
 
@@ -211,16 +200,17 @@ void StripEngine<T>::run_cell(int64_t block_index, int64_t part) const {
           a = source_ + group * conv_.source_channels + some.image * plan_.source_strides.n +
               some.row * conv_.y.stride() * plan_.source_strides.y;
       if (!plan_.in_place) copy_once(some, block_index, group);
-      for (const PhaseWork& phase : plan_.work_of(some, work_.get(), runs_.get())) {
-        const Taps taps = taps_of(some, phase, panels.b);
+      for (const PhaseWork& phase : plan_.work_of(some, work_)) {
         const std::span<const StripTile> tiles = cutter.cut(phase.runs);
-        const bool adds_nothing = taps.count == 0 && output_.adds_in_place();
+        const bool adds_nothing = phase.taps.empty() && output_.adds_in_place();
         if (tiles.empty() || adds_nothing) continue;
+        const void **tap_a = tap_a_.get(), **tap_b = tap_b_.get();
+        for (const TapItems& tap : phase.taps) *tap_a++ = a + tap.a, *tap_b++ = panels.b + tap.b;
         const auto at_once = static_cast<size_t>(plan_.strip_tiles);
         ahead.share(ceil_div(static_cast<int64_t>(tiles.size()), plan_.strip_tiles));
         for (size_t i = 0; i < tiles.size(); i += at_once)
-          run_strip(tiles.subspan(i, std::min(at_once, tiles.size() - i)), panels, taps, a,
-                    epilogue, sums, ahead);
+          run_strip(tiles.subspan(i, std::min(at_once, tiles.size() - i)), panels,
+                    std::ssize(phase.taps), epilogue, sums, ahead);
       }
     }
     sums.flush();
@@ -235,24 +225,6 @@ void StripEngine<T>::copy_once(const Block& block, int64_t index, int64_t group)
   if (wanted >= 0 && held == wanted) return;
   copy_source(plan_, source_, map_, block, group, {0, conv_.source_channels}, scratch_.get());
   held = wanted;
-}
-
-template <class T>
-typename StripEngine<T>::Taps StripEngine<T>::taps_of(const Block& block, const PhaseWork& phase,
-                                                      const bfloat16* b) const {
-  Taps taps{.items = tap_items_.get(), .a = tap_a_.get(), .b = tap_b_.get()};
-  const int64_t a_term = plan_.term_items(block), b_term = plan_.panel_items() / plan_.terms;
-  const int64_t columns = conv_.kw_in_k ? std::min<int64_t>(1, phase.x.taps) : phase.x.taps;
-  for (int64_t row = 0; row < phase.y.taps; ++row)
-    for (int64_t column = 0; column < columns; ++column)
-      for (int64_t t = 0; t < term_products(plan_.bf16_terms); ++t) {
-        const Tap y = conv_.y.tap(phase.y, row), x = conv_.x.tap(phase.x, column);
-        const TermProduct& term = kTermProducts[t];
-        taps.items[taps.count] = plan_.tap_items(block, y, x) + term.a * a_term;
-        taps.b[taps.count++] =
-            b + (y.kernel * conv_.kernel_columns + x.kernel) * plan_.k * gemm_.nr + term.b * b_term;
-      }
-  return taps;
 }
 
 template <class T>
@@ -288,9 +260,8 @@ void StripEngine<T>::start_pivot(GemmStrip strip, StripSums& sums) const {
 
 template <class T>
 void StripEngine<T>::run_strip(std::span<const StripTile> tiles, const Panels& panels,
-                               const Taps& taps, const bfloat16* a, Epilogue& epilogue,
-                               StripSums& sums, Ahead& ahead) const {
-  for (int64_t t = 0; t < taps.count; ++t) taps.a[t] = a + taps.items[t];
+                               int64_t products, Epilogue& epilogue, StripSums& sums,
+                               Ahead& ahead) const {
   int64_t outputs = 0;
   for (const StripTile& tile : tiles) outputs += tile.outputs;
   GemmStrip strip{.tile = tiles.data(),
@@ -298,10 +269,10 @@ void StripEngine<T>::run_strip(std::span<const StripTile> tiles, const Panels& p
                   .panels = panels.count,
                   .n = panels.n,
                   .k = plan_.k,
-                  .batch = taps.count,
-                  .a = taps.a,
+                  .batch = products,
+                  .a = tap_a_.get(),
                   .lda = plan_.a_pixel,
-                  .b = taps.b,
+                  .b = tap_b_.get(),
                   .b_panel = plan_.panel_items(),
                   .epilogue = &epilogue};
   // Mostly the next strip follows where this one ends.

@@ -8,6 +8,7 @@
 #include "quern/ops/kernels/conv/axis.h"
 #include "quern/ops/kernels/conv/blocks.h"
 #include "quern/ops/kernels/conv/conv.h"
+#include "quern/tensor/per_thread.h"
 #include "quern/tensor/span.h"
 #include "quern/tensor/storage.h"
 
@@ -52,10 +53,27 @@ struct Run {
   Axis::Range rows, columns;  // of taps, padding left out
 };
 
-/// What a cell computes of one phase of y and one of x.
+/// Where a product of a tap is: from an output pixel's place in A, and from a panel's weights on.
+struct TapItems {
+  int64_t a, b;
+};
+
+/// What a cell computes of one phase of y and one of x. The products of a tap, several where
+/// operands have terms, follow each other, as do the taps of a row.
 struct PhaseWork {
-  Phase y, x;
+  std::span<const TapItems> taps;
+  int64_t row_taps;  // products of a row
   std::span<const Run> runs;
+};
+
+class TapPlan;
+
+/// What TapPlan::work_of() writes to.
+struct WorkMemory {
+  explicit WorkMemory(const TapPlan& plan);
+  PerThread<PhaseWork> phases;
+  PerThread<TapItems> taps;
+  PerThread<Run> runs;
 };
 
 /// How a pass is cut into cells, panels, passes over k and runs of pixels, by the problem alone,
@@ -77,13 +95,14 @@ class TapPlan final : public ConvPlan {
   int64_t k;                               // of a product
   const std::vector<RowPiece> row_pieces;  // none: rows are not cut
   bool in_place;                           // A is the source
+  int64_t panels;                          // of a group's output channels
+  int64_t copied_groups;                   // at a time
   int64_t pitch;                           // between positions of A
   bool by_image = false;                   // runs go along the images, else along rows
   int64_t a_pixel, output_pixel;           // between neighbouring outputs of a run
   int64_t max_taps;                        // products that make one tile, at most
   int64_t k_block;                         // of one pass over a product
   int64_t source_step;  // bytes of A a step of a tile, where all of A is dense; else 0
-  int64_t panels;       // of a group's output channels
   BlockGrid grid;
   int64_t parts;         // of the panels; cells are these times the grid's blocks
   int64_t pieces;        // of a cell's rows, which may be computed apart
@@ -108,14 +127,17 @@ class TapPlan final : public ConvPlan {
 
   int64_t phases() const { return conv.y.phases() * conv.x.phases(); }
   int64_t max_runs() const;
-  /// The runs of every phase in a block, written to memory for phases() and max_runs().
-  std::span<const PhaseWork> work_of(const Block& block, PhaseWork* work, Run* runs) const;
+  /// Products of all phases.
+  int64_t tap_products() const { return conv.kernel_taps() * term_products(bf16_terms); }
+  /// The taps and runs of every phase in a block, in this thread's memory.
+  std::span<const PhaseWork> work_of(const Block& block, const WorkMemory& memory) const;
 
  private:
   void compute(const void* source, const void* packed, void* output, const Epilogue& epilogue,
                const ChannelMap& map) const override;
   std::vector<RowPiece> cut_row() const;
   bool images_are_longer() const;
+  TapItems* taps_of(const Block& block, const Phase& y, const Phase& x, TapItems* end) const;
   Run* runs_along_images(const Block& block, const Phase& y, const Phase& x, Run* end) const;
   Run* runs_along_rows(const Block& block, const Phase& y, const Phase& x, Run* end) const;
   /// Can tiles read A where the source lies, if so many pixels of zeros follow each of its rows?
