@@ -7,6 +7,10 @@ namespace quern::kernels::cache {
 
 inline int64_t l2() { return cache_sizes().l2; }
 
+/// Scratch for one row of outputs that a kernel takes at most: a problem beyond this is left to the
+/// reference, which has none.
+inline constexpr int64_t kMostScratch = int64_t{256} << 20;
+
 // --- The first level -----------------------------------------------------------------------------
 
 /// Lines so far apart fall in the same set, of which it has kWays.
@@ -34,6 +38,9 @@ inline constexpr int64_t kSmallB = int64_t{256} << 10;
 inline int64_t source_block() { return l2() / 2; }
 /// B of all taps for a panel of outputs, which the block's pixels read again and again.
 inline int64_t panel_of_taps() { return l2() / 3; }
+/// What is copied of a pixel at a time where groups have few channels, which are a cache line or
+/// less: a call of memmove for each group would take longer than what it copies.
+inline constexpr int64_t kCopiedGroups = 512;
 /// Copies of the source of which each serves many cells, all together: beyond this, a cell does not
 /// find its own in L2 and had better make one.
 inline int64_t shared_sources() { return 2 * l2(); }

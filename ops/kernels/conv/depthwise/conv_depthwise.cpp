@@ -18,74 +18,11 @@ const char* why_not(const ConvProblem& p, ConvPass, const GemmKernel& gemm) {
     return "groups of 16 channels are faster as products of matrices";
   // The most that one row of outputs takes of scratch, in panels of up to 64 channels; divided,
   // since the product may overflow.
-  constexpr int64_t largest = int64_t{256} << 20;
   const int64_t rows = (p.kh - 1) * p.dilation_h + 2;
-  if (std::max(p.iw, p.ow) > largest / 256 / rows)
+  if (std::max(p.iw, p.ow) > cache::kMostScratch / 256 / rows)
     return "scratch for one row of outputs is over 256 MiB";
   return nullptr;
 }
-
-class DepthwisePlan final : public ConvPlan {
- public:
-  explicit DepthwisePlan(const ConvChoice& choice) : ConvPlan(choice) {}
-
-  /// [tap][step][channel], floats or pairs of bf16 (depthwise_kernel.h).
-  int64_t packed_bytes() const override {
-    const ConvProblem& p = problem;
-    if (pass == ConvPass::wgrad) return 0;
-    return p.kh * p.kw * steps() * padded_channels(p.oc) * static_cast<int64_t>(sizeof(float));
-  }
-  void pack(const void* weight, DType of_weight, void* packed) const override {
-    const ConvProblem& p = problem;
-    const int64_t taps = p.kh * p.kw, group = p.ic / p.groups, pitch = padded_channels(p.oc);
-    const Workspace wide(p.oc * group * taps * static_cast<int64_t>(sizeof(float)));
-    widen(weight, of_weight, wide.as<float>());
-    if (steps() < group) pair(wide.as<uint32_t>());
-    float* to = static_cast<float*>(packed);
-    if (p.oc < pitch) std::fill_n(to, taps * steps() * pitch, 0.0f);
-    for (int64_t i = 0; i < steps(); ++i)
-      copy_matrix(sizeof(float), wide.as<float>() + i * taps, 1, steps() * taps, to + i * pitch,
-                  steps() * pitch, taps, p.oc);
-  }
-
- private:
-  int64_t steps() const {
-    return select_depthwise_kernel(problem.dtype).steps(problem.ic / problem.groups);
-  }
-  /// In f32: the weight [channel][channel of the group][tap], for dgrad with channels of a group
-  /// exchanged, rounded as the problem wants it.
-  void widen(const void* weight, DType of_weight, float* to) const {
-    const ConvProblem& p = problem;
-    const int64_t taps = p.kh * p.kw, group = p.ic / p.groups;
-    for (int64_t c = 0; c < p.oc; ++c)
-      for (int64_t i = 0; i < group; ++i, to += taps) {
-        const int64_t first = c - c % group;
-        const int64_t at =
-            pass == ConvPass::dgrad ? (first + i) * group + c % group : c * group + i;
-        const auto* singles = static_cast<const float*>(weight) + at * taps;
-        if (of_weight == DType::bf16)
-          std::copy_n(static_cast<const bfloat16*>(weight) + at * taps, taps, to);
-        else if (p.dtype == DType::bf16)
-          std::transform(singles, singles + taps, to,
-                         [](float v) { return static_cast<float>(bfloat16(v)); });
-        else std::copy_n(singles, taps, to);
-      }
-  }
-  /// [channel][channel of the group][tap], floats that are bf16, to [channel][pair][tap] in place.
-  void pair(uint32_t* weight) const {
-    const int64_t taps = problem.kh * problem.kw;
-    for (int64_t i = 0; i < problem.oc * steps(); ++i)
-      for (int64_t t = 0; t < taps; ++t) {
-        const uint32_t *first = weight + 2 * i * taps + t, *second = first + taps;
-        weight[i * taps + t] = *first >> 16 | (*second & 0xffff0000);
-      }
-  }
-  void compute(const void* from, const void* with, void* to, const Epilogue& epilogue,
-               const ChannelMap& prologue) const override {
-    if (pass == ConvPass::wgrad) run_depthwise_wgrad(*this, from, with, to, prologue);
-    else run_depthwise(*this, from, with, prologue, epilogue, to);
-  }
-};
 
 constexpr ConvKernel kRecords[] = {
     {.name = "depthwise",
@@ -94,7 +31,83 @@ constexpr ConvKernel kRecords[] = {
      .on_micro_kernels = false},
 };
 
+/// Along one axis.
+Axis axis_of(ConvPass pass, int64_t input, int64_t output, int64_t kernel, int64_t stride,
+             int64_t pad, int64_t dilation) {
+  return (pass == ConvPass::dgrad ? dgrad_axis : forward_axis)(input, output, kernel, stride, pad,
+                                                               dilation);
+}
+std::vector<Phase> phases_of(const Axis& axis) {
+  std::vector<Phase> all;
+  for (int64_t i = 0; i < axis.phases(); ++i) all.push_back(axis.phase(i));
+  return all;
+}
+
 }  // namespace
+
+DepthwisePlan::DepthwisePlan(const ConvChoice& choice)
+    : ConvPlan(choice),
+      kernel(select_depthwise_kernel(problem.dtype)),
+      group(problem.ic / problem.groups),
+      taps(problem.kh * problem.kw),
+      y(axis_of(pass, problem.ih, problem.oh, problem.kh, problem.stride_h, problem.pad_h,
+                problem.dilation_h)),
+      x(axis_of(pass, problem.iw, problem.ow, problem.kw, problem.stride_w, problem.pad_w,
+                problem.dilation_w)),
+      y_phases(phases_of(y)),
+      x_phases(phases_of(x)),
+      planes(suits_depthwise_planes(problem)) {}
+
+int64_t DepthwisePlan::packed_bytes() const {
+  if (pass == ConvPass::wgrad) return 0;
+  return taps * steps() * padded_channels(problem.oc) * static_cast<int64_t>(sizeof(float));
+}
+
+void DepthwisePlan::pack(const void* weight, DType of_weight, void* packed) const {
+  const int64_t channels = problem.oc, pitch = padded_channels(channels);
+  const Workspace wide(channels * group * taps * static_cast<int64_t>(sizeof(float)));
+  widen(weight, of_weight, wide.as<float>());
+  if (steps() < group) pair(wide.as<uint32_t>());
+  float* to = static_cast<float*>(packed);
+  if (channels < pitch) std::fill_n(to, taps * steps() * pitch, 0.0f);
+  for (int64_t i = 0; i < steps(); ++i)
+    copy_matrix(sizeof(float), wide.as<float>() + i * taps, 1, steps() * taps, to + i * pitch,
+                steps() * pitch, taps, channels);
+}
+
+/// In f32: the weight [channel][channel of the group][tap], for dgrad with channels of a group
+/// exchanged, rounded as the problem wants it.
+void DepthwisePlan::widen(const void* weight, DType of_weight, float* to) const {
+  for (int64_t c = 0; c < problem.oc; ++c)
+    for (int64_t i = 0; i < group; ++i, to += taps) {
+      const int64_t first = c - c % group;
+      const int64_t at = pass == ConvPass::dgrad ? (first + i) * group + c % group : c * group + i;
+      const auto* singles = static_cast<const float*>(weight) + at * taps;
+      if (of_weight == DType::bf16)
+        std::copy_n(static_cast<const bfloat16*>(weight) + at * taps, taps, to);
+      else if (problem.dtype == DType::bf16)
+        std::transform(singles, singles + taps, to,
+                       [](float v) { return static_cast<float>(bfloat16(v)); });
+      else std::copy_n(singles, taps, to);
+    }
+}
+
+/// [channel][channel of the group][tap], floats that are bf16, to [channel][pair][tap] in place.
+void DepthwisePlan::pair(uint32_t* weight) const {
+  for (int64_t i = 0; i < problem.oc * steps(); ++i)
+    for (int64_t t = 0; t < taps; ++t) {
+      const uint32_t *first = weight + 2 * i * taps + t, *second = first + taps;
+      weight[i * taps + t] = *first >> 16 | (*second & 0xffff0000);
+    }
+}
+
+void DepthwisePlan::compute(const void* from, const void* with, void* to, const Epilogue& epilogue,
+                            const ChannelMap& prologue) const {
+  if (pass == ConvPass::wgrad) run_depthwise_wgrad(*this, from, with, to, prologue);
+  else if (planes && is_plain(epilogue))
+    run_depthwise_planes(*this, from, with, prologue, epilogue, to);
+  else run_depthwise(*this, from, with, prologue, epilogue, to);
+}
 
 QUERN_KERNELS(ConvKernel, conv, kRecords)
 

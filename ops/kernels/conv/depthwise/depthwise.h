@@ -1,6 +1,7 @@
 // What the passes of conv_depthwise share: where they read, and the cut into panels of channels.
 #pragma once
 #include <cstddef>
+#include <vector>
 
 #include "quern/ops/kernels/blocking.h"
 #include "quern/ops/kernels/conv/axis.h"
@@ -128,20 +129,28 @@ class DepthwiseSource {
   bool copied_;
 };
 
-/// Forward or dgrad along one axis.
-inline Axis depthwise_axis(ConvPass pass, int64_t input, int64_t output, int64_t kernel,
-                           int64_t stride, int64_t pad, int64_t dilation) {
-  return (pass == ConvPass::dgrad ? dgrad_axis : forward_axis)(input, output, kernel, stride, pad,
-                                                               dilation);
-}
-inline Axis depthwise_rows(const ConvPlan& plan) {
-  const ConvProblem& p = plan.problem;
-  return depthwise_axis(plan.pass, p.ih, p.oh, p.kh, p.stride_h, p.pad_h, p.dilation_h);
-}
-inline Axis depthwise_columns(const ConvPlan& plan) {
-  const ConvProblem& p = plan.problem;
-  return depthwise_axis(plan.pass, p.iw, p.ow, p.kw, p.stride_w, p.pad_w, p.dilation_w);
-}
+/// What a pass decides before it sees its operands. Panels and blocks are left: they follow from
+/// the epilogue, too.
+class DepthwisePlan final : public ConvPlan {
+ public:
+  explicit DepthwisePlan(const ConvChoice& choice);
+  /// [tap][step][channel], floats or pairs of bf16 (depthwise_kernel.h).
+  int64_t packed_bytes() const override;
+  void pack(const void* weight, DType of_weight, void* packed) const override;
+
+  const DepthwiseKernel& kernel;
+  const int64_t group, taps;  // channels of a group; of all rows
+  const Axis y, x;            // of wgrad: those of forward
+  const std::vector<Phase> y_phases, x_phases;
+  const bool planes;  // are such that they can be convolved where they lie (planes.cpp)
+
+ private:
+  int64_t steps() const { return kernel.steps(group); }
+  void widen(const void* weight, DType of_weight, float* to) const;
+  void pair(uint32_t* weight) const;
+  void compute(const void* from, const void* with, void* to, const Epilogue& epilogue,
+               const ChannelMap& prologue) const override;
+};
 
 /// A row with dilated taps as several whose taps are neighbours: outputs that are offset_step apart
 /// read pixels so far apart. f(window, its first output, the distance of its outputs).
@@ -176,14 +185,16 @@ inline DepthwiseActivation activation(const Epilogue& epilogue, int64_t channel)
   return {shift ? shift + channel : nullptr, epilogue.activation};
 }
 
-/// Whether planes are convolved where they lie, without channels innermost (planes.cpp).
-bool takes_depthwise_planes(const ConvPlan& plan, const Epilogue& epilogue);
-void run_depthwise_planes(const ConvPlan& plan, const void* source, const void* packed,
-                          const ChannelMap& map, const Epilogue& epilogue, void* output);
+// The engines.
 
-void run_depthwise(const ConvPlan& plan, const void* source, const void* packed,
+/// Channels innermost, or made so.
+void run_depthwise(const DepthwisePlan& plan, const void* source, const void* packed,
                    const ChannelMap& map, const Epilogue& epilogue, void* output);
-void run_depthwise_wgrad(const ConvPlan& plan, const void* x, const void* dy, void* dw,
+/// Planes where they lie: of a plan that has them, if the epilogue is plain.
+void run_depthwise_planes(const DepthwisePlan& plan, const void* source, const void* packed,
+                          const ChannelMap& map, const Epilogue& epilogue, void* output);
+bool suits_depthwise_planes(const ConvProblem& problem);
+void run_depthwise_wgrad(const DepthwisePlan& plan, const void* x, const void* dy, void* dw,
                          const ChannelMap& map);
 
 }  // namespace quern::kernels

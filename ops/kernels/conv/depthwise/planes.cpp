@@ -20,12 +20,12 @@ class DepthwisePlanes {
   static constexpr int64_t kVector = kDepthwiseChannels;
 
  public:
-  DepthwisePlanes(const ConvPlan& plan, const void* source, const void* packed,
+  DepthwisePlanes(const DepthwisePlan& plan, const void* source, const void* packed,
                   const ChannelMap& map, const Epilogue& epilogue, void* output)
       : p_(plan.problem),
-        y_(depthwise_rows(plan)),
-        x_(depthwise_columns(plan)),
-        kernel_(select_depthwise_kernel(p_.dtype)),
+        y_(plan.y),
+        x_(plan.x),
+        kernel_(plan.kernel),
         source_(static_cast<const T*>(source)),
         out_(static_cast<T*>(output)),
         map_(map),
@@ -112,7 +112,7 @@ class DepthwisePlanes {
   }
 
   const ConvProblem& p_;
-  const Axis y_, x_;
+  const Axis &y_, &x_;
   const DepthwiseKernel& kernel_;
   const T* const source_;
   T* const out_;
@@ -130,18 +130,17 @@ class DepthwisePlanes {
 
 }  // namespace
 
-bool takes_depthwise_planes(const ConvPlan& plan, const Epilogue& epilogue) {
-  const ConvProblem& p = plan.problem;
+bool suits_depthwise_planes(const ConvProblem& p) {
   const bool last = p.format == MemoryFormat::channels_last;
   if (p.groups != p.oc) return false;
   if (last && (p.ic >= kDepthwiseChannels || p.x_gap != 0 || p.y_gap != 0)) return false;
   const int64_t inside = last ? p.ic : 1;
   if (std::max(p.ih * p.iw, p.oh * p.ow) * inside > kMostItems) return false;
-  return std::min(p.iw, p.ow) * inside >= kLeastWidth && is_plain(epilogue) && p.stride_h == 1 &&
-         p.stride_w == 1 && (p.dilation_h == 1 || p.kh == 1) && takes_plane_rows(p.kh);
+  return std::min(p.iw, p.ow) * inside >= kLeastWidth && p.stride_h == 1 && p.stride_w == 1 &&
+         (p.dilation_h == 1 || p.kh == 1) && takes_plane_rows(p.kh);
 }
 
-void run_depthwise_planes(const ConvPlan& plan, const void* source, const void* packed,
+void run_depthwise_planes(const DepthwisePlan& plan, const void* source, const void* packed,
                           const ChannelMap& map, const Epilogue& epilogue, void* output) {
   if (plan.problem.dtype == DType::bf16)
     DepthwisePlanes<bfloat16>(plan, source, packed, map, epilogue, output).run();

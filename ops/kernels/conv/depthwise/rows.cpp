@@ -23,16 +23,16 @@ class DepthwiseEngine {
   using Source = DepthwiseSource<T>;
 
  public:
-  DepthwiseEngine(const ConvPlan& plan, const void* source, const void* packed,
+  DepthwiseEngine(const DepthwisePlan& plan, const void* source, const void* packed,
                   const ChannelMap& map, const Epilogue& epilogue, void* output)
       : p_(plan.problem),
         forward_(plan.pass != ConvPass::dgrad),
-        group_(p_.ic / p_.groups),
-        y_(depthwise_rows(plan)),
-        x_(depthwise_columns(plan)),
-        y_phases_(phases(y_)),
-        x_phases_(phases(x_)),
-        kernel_(select_depthwise_kernel(p_.dtype)),
+        group_(plan.group),
+        y_(plan.y),
+        x_(plan.x),
+        y_phases_(plan.y_phases),
+        x_phases_(plan.x_phases),
+        kernel_(plan.kernel),
         gemm_(*plan.gemm),
         source_(source, p_.format, p_.n, p_.ic, y_.source, x_.source,
                 forward_ ? p_.x_gap : p_.y_gap, map),
@@ -60,11 +60,6 @@ class DepthwiseEngine {
   }
 
  private:
-  static CachedVector<Phase> phases(const Axis& axis) {
-    CachedVector<Phase> all;
-    for (int64_t i = 0; i < axis.phases(); ++i) all.push_back(axis.phase(i));
-    return all;
-  }
   /// Are rows completed one by one, out of L1? Those of planes are copied together.
   bool by_row() const { return !plain_ && out_strides_.c == 1; }
   int64_t panel_width() const {
@@ -141,8 +136,8 @@ class DepthwiseEngine {
   const ConvProblem& p_;
   const bool forward_;
   const int64_t group_;  // channels of one
-  const Axis y_, x_;
-  const CachedVector<Phase> y_phases_, x_phases_;
+  const Axis &y_, &x_;
+  const std::vector<Phase>&y_phases_, &x_phases_;
   const DepthwiseKernel& kernel_;
   const GemmKernel& gemm_;  // whose tiles' widths the epilogue has
   const Source source_;
@@ -267,10 +262,8 @@ void DepthwiseEngine<T>::complete(float* sums, int64_t pixels, int64_t place, Ex
 
 }  // namespace
 
-void run_depthwise(const ConvPlan& plan, const void* source, const void* packed,
+void run_depthwise(const DepthwisePlan& plan, const void* source, const void* packed,
                    const ChannelMap& map, const Epilogue& epilogue, void* output) {
-  if (takes_depthwise_planes(plan, epilogue))
-    return run_depthwise_planes(plan, source, packed, map, epilogue, output);
   if (plan.problem.dtype == DType::bf16)
     DepthwiseEngine<bfloat16>(plan, source, packed, map, epilogue, output).run();
   else DepthwiseEngine<float>(plan, source, packed, map, epilogue, output).run();

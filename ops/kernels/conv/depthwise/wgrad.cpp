@@ -19,17 +19,17 @@ namespace {
 template <class T>
 class DepthwiseWgrad {
  public:
-  DepthwiseWgrad(const ConvPlan& plan, const void* x, const void* dy, const ChannelMap& map,
+  DepthwiseWgrad(const DepthwisePlan& plan, const void* x, const void* dy, const ChannelMap& map,
                  void* dw)
       : p_(plan.problem),
-        y_(forward_axis(p_.ih, p_.oh, p_.kh, p_.stride_h, p_.pad_h, p_.dilation_h)),
-        phase_(y_.phase(0)),
-        group_(p_.ic / p_.groups),
-        kernel_(select_depthwise_kernel(p_.dtype)),
+        y_(plan.y),
+        phase_(plan.y_phases[0]),
+        group_(plan.group),
+        kernel_(plan.kernel),
         x_(x, p_.format, p_.n, p_.ic, p_.ih, p_.iw, p_.x_gap, map),
         dy_(dy, p_.format, p_.n, p_.oc, p_.oh, p_.ow, p_.y_gap),
         dw_(static_cast<float*>(dw)),
-        taps_(p_.kh * p_.kw),
+        taps_(plan.taps),
         panels_(p_.oc,
                 depthwise_panel(p_, x_.copied() || dy_.copied() ? kCopiedChannels<T> : p_.oc)),
         pitch_(round_up(panels_.widest(), kDepthwiseChannels)),
@@ -124,8 +124,8 @@ class DepthwiseWgrad {
   }
 
   const ConvProblem& p_;
-  const Axis y_;
-  const Phase phase_;
+  const Axis& y_;
+  const Phase& phase_;
   const int64_t group_;  // channels of one
   const DepthwiseKernel& kernel_;
   const DepthwiseSource<T> x_, dy_;
@@ -140,7 +140,7 @@ class DepthwiseWgrad {
 
 }  // namespace
 
-void run_depthwise_wgrad(const ConvPlan& plan, const void* x, const void* dy, void* dw,
+void run_depthwise_wgrad(const DepthwisePlan& plan, const void* x, const void* dy, void* dw,
                          const ChannelMap& map) {
   if (plan.problem.dtype == DType::bf16) DepthwiseWgrad<bfloat16>(plan, x, dy, map, dw).run();
   else DepthwiseWgrad<float>(plan, x, dy, map, dw).run();

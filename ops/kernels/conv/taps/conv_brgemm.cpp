@@ -101,9 +101,8 @@ int64_t step_of_source(const TapPlan& b) {
 
 /// Groups of few channels are copied some at a time, in rows of whole cache lines.
 int64_t groups_to_copy(const TapPlan& b) {
-  constexpr int64_t kBytes = 512;
   const bool apart = b.in_place || b.strips || b.conv.kw_in_k || b.k != b.conv.k() || b.panels > 1;
-  return apart ? 1 : std::clamp<int64_t>(kBytes / (b.k * b.item), 1, b.conv.groups);
+  return apart ? 1 : std::clamp<int64_t>(cache::kCopiedGroups / (b.k * b.item), 1, b.conv.groups);
 }
 
 /// Where few blocks leave each to many cells, all read one copy instead of making one each; not
@@ -293,14 +292,11 @@ int64_t TapPlan::kept_pixels() const {
 
 namespace {
 
-/// Scratch of one row of outputs beyond this is refused.
-constexpr int64_t kMaxScratch = int64_t{256} << 20;
-
 const char* why_not(const ConvProblem& p, ConvPass pass, const GemmKernel&) {
   const TapConv conv = pass == ConvPass::dgrad ? dgrad_taps(p) : forward_taps(p);
   const Scratch row(conv.y, conv.x, 1);
   // Divided, since the product may overflow.
-  int64_t left = kMaxScratch / itemsize(p.dtype);
+  int64_t left = cache::kMostScratch / itemsize(p.dtype);
   for (int64_t factor : {row.planes_y * row.planes_x, row.height, row.width, conv.source_channels})
     left /= std::max<int64_t>(factor, 1);
   if (left == 0) return "scratch for one row of outputs is over 256 MiB";

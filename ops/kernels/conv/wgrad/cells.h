@@ -42,9 +42,6 @@ struct WgradOperands {
   ChannelMap map_ = {};
 };
 
-/// Cells that a problem is cut into at least, where its shape allows: one for each of eight threads.
-constexpr int64_t kWgradCells = 8;
-
 /// One piece of parallel work.
 struct WgradCell {
   int64_t group;
@@ -70,11 +67,12 @@ struct WgradCells {
   }
 
   /// The ranges that cost the least, of powers of two of them: cost(row parts, column parts, pixel
-  /// parts), where as many ranges of pixels as make `wanted` cells, at most `most_pixel_parts`, are
-  /// taken. Every range of columns makes A again, every range of rows B; partial sums are written
+  /// parts), where as many ranges of pixels as make one cell for each of eight threads, if there are
+  /// multiplications enough, at most `most_pixel_parts`, are taken. Every range of columns makes A again, every range of rows B; partial sums are written
   /// and read.
   template <class Cost>
-  void split(int64_t wanted, int64_t most_row_parts, int64_t most_pixel_parts, Cost cost) {
+  void split(int64_t multiplications, int64_t most_row_parts, int64_t most_pixel_parts, Cost cost) {
+    const int64_t wanted = std::min<int64_t>(wanted_cells(multiplications), 8);
     double least = 0;
     for (int64_t r = 1; r <= most_row_parts; r *= 2) {
       for (int64_t c = 1; c <= ceil_div(columns, column_unit); c *= 2) {

@@ -80,8 +80,7 @@ void OuterWgrad<T, Operand>::choose_split() {
   const double a = pixels * static_cast<double>(cells_.rows) * copied;
   const double b = pixels * static_cast<double>(cells_.columns) *
                    ((x_is_a_ ? dy_copied_ : x_copied_) ? copied : 1);
-  cells_.split(std::min(wanted_cells(multiplications()), kWgradCells),
-               ceil_div(cells_.rows, gemm_.mr), p_.n * p_.oh,
+  cells_.split(multiplications(), ceil_div(cells_.rows, gemm_.mr), p_.n * p_.oh,
                [&](int64_t rows, int64_t columns, int64_t parts) {
                  const double room = static_cast<double>(cache::outer_sums(parts > 1));
                  const double cell_sums = sums / static_cast<double>(rows * columns);

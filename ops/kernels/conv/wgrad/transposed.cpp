@@ -91,8 +91,7 @@ void TransposedWgrad<T, Operand>::choose_split() {
   const bool innermost = p_.format == MemoryFormat::channels_last;
   const double a = dense_ ? pixels * static_cast<double>(cells_.rows) * 3 : x * (innermost ? 4 : 2);
   const double b = pixels * static_cast<double>(cells_.columns) * (innermost ? 2 : 4);
-  cells_.split(std::min(wanted_cells(multiplications()), kWgradCells),
-               ceil_div(cells_.rows, cells_.row_unit), p_.n * p_.oh,
+  cells_.split(multiplications(), ceil_div(cells_.rows, cells_.row_unit), p_.n * p_.oh,
                [&](int64_t rows, int64_t columns, int64_t parts) {
                  const double room = static_cast<double>(cache::transposed_sums(parts > 1));
                  const double cell_sums = sums / static_cast<double>(rows * columns);

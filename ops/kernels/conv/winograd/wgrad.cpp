@@ -39,9 +39,6 @@ constexpr int64_t kLine = 16;  // floats of a cache line
 constexpr int64_t kTaps = 9;
 constexpr int64_t kPoints = 16;
 
-/// Cells that a problem is cut into at least, where its shape allows.
-constexpr int64_t kCells = 8;
-
 class WinogradWgrad : public WgradOperands {
  public:
   using Acc = float;
@@ -115,7 +112,7 @@ void WinogradWgrad::choose_split() {
   const double filters = static_cast<double>(p_.ic * p_.oc);
   cells_ = {.groups = 1, .rows = p_.oc, .columns = p_.ic, .row_unit = mr_, .column_unit = nr_};
   cells_.split(
-      std::min(wanted_cells(products()), kCells), ceil_div(p_.oc, mr_), p_.n * conv_.tile_rows(),
+      products(), ceil_div(p_.oc, mr_), p_.n * conv_.tile_rows(),
       [&](int64_t rows, int64_t columns, int64_t parts) {
         const double m = filters / static_cast<double>(rows * columns) * kFloat;  // of a point
         return v * static_cast<double>(rows) + d * static_cast<double>(columns) +

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "quern/ops/kernels/blocking.h"
 #include "quern/tensor/divide.h"
 
 namespace quern::kernels {
@@ -20,8 +21,7 @@ const char* why_winograd_cannot(const ConvProblem& p, ConvPass pass, const GemmK
   if (pass == ConvPass::wgrad && !gemm.run_outer) return "the micro-kernel has no outer products";
   // The most that a row of tiles takes is 512 bytes a pixel and channel; divided, since the product
   // may overflow.
-  constexpr int64_t largest = int64_t{256} << 20;
-  if (p.iw + p.ow > largest / 512 / std::max(p.ic, p.oc))
+  if (p.iw + p.ow > cache::kMostScratch / 512 / std::max(p.ic, p.oc))
     return "scratch for one row of tiles is over 256 MiB";
   return nullptr;
 }
