@@ -18,9 +18,9 @@ inline constexpr int64_t kWay = 4096, kWays = 8;
 
 // --- GEMM (gemm/gemm.cpp) ------------------------------------------------------------------------
 
-/// Of a row of A and a column of B in a block of k. A vector tile reads some 13 bytes of A and B a
+/// Of a row of A and a column of B in a block of k. A vector tile reads few bytes of A and B a
 /// cycle, which L2 gives: a cell's rows of A, packed once for all columns, and two panels of B take
-/// half of it, and C is passed over once in 1024 f32 or 2048 bf16. An AMX tile reads 64 bytes a
+/// half of it, and C is passed over once in 1024 f32 or 2048 bf16. An AMX tile reads a cache line a
 /// cycle: its panel of B is to stay in L1, for more rows.
 inline int64_t gemm_depth(bool amx) { return amx ? 1024 : 4096; }
 inline int64_t gemm_rows(bool amx) { return amx ? 128 : 64; }
@@ -67,9 +67,9 @@ inline int64_t outer_block() { return l2() / 8 * 3; }
 /// with the pixels of the next block.
 inline int64_t transposed_sums(bool many_blocks) { return many_blocks ? l2() / 4 : l2() / 4 * 5; }
 inline int64_t transposed_block(bool amx) { return amx ? l2() / 4 : l2() / 2; }
-/// Of these, what AMX tiles keep in L1: the rows of A that meet all panels, and if they have several
-/// taps, the panel that meets these. (With both in L1 a tile reaches 98% of the peak, 77 where a
-/// tap's offset tears cache lines; with both in L2 75 and 49.)
+/// Of these, what AMX tiles keep in L1: the rows of A that meet all panels, and if they have
+/// several taps, the panel that meets these. From L2 alone a tile would wait for its loads, most
+/// where a tap's offset tears cache lines.
 inline int64_t transposed_chunk(bool taps) { return (taps ? 36 : 24) << 10; }
 
 // --- Winograd (conv/winograd) --------------------------------------------------------------------

@@ -30,8 +30,8 @@ void fetch(const char* row, int64_t bytes) {
   }
 }
 
-/// `vectors` of f32, whatever the elements are, all of them loaded before one is stored: taken in
-/// turns with stores past the caches, reads take half as long again.
+/// `vectors` of f32, whatever the elements are, all of them loaded before one is stored: in turns
+/// with stores past the caches reads are slower.
 template <int vectors, bool streams>
 void copy_vectors(char* to, const char* from) {
   Vec<float> v[vectors];
