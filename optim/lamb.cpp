@@ -2,8 +2,8 @@
 
 #include <cmath>
 
-#include "quern/ops/kernels/optim/formula_kernel.h"
 #include "quern/ops/kernels/optim/update.h"
+#include "quern/ops/kernels/optim/update_kernel.h"
 #include "quern/optim/detail/check_options.h"
 #include "quern/optim/detail/sum_of_squares.h"
 #include "quern/optim/detail/update_pass.h"

@@ -42,9 +42,9 @@ set(QUERN_FAMILIES
   "norm          batch_norm   BatchNormKernel:batch_norm    avx512 avx2 portable reference"
   "norm          join         JoinKernel:join               avx512_bf16 avx512 avx2 portable reference"
   "norm          layer_norm   LayerNormKernel:layer_norm    avx512 avx2 portable reference"
-  "optim         update       SgdKernel:sgd AdamWKernel:adamw RmspropKernel:rmsprop  avx512 avx2 portable reference"
-  "optim         formula      AdagradKernel:adagrad AdadeltaKernel:adadelta AdamaxKernel:adamax NAdamKernel:nadam
-                 RAdamKernel:radam AsgdKernel:asgd LambKernel:lamb RpropKernel:rprop  avx512 avx2 portable reference"
+  "optim         update       SgdKernel:sgd AdamWKernel:adamw RmspropKernel:rmsprop AdagradKernel:adagrad
+                 AdadeltaKernel:adadelta AdamaxKernel:adamax NAdamKernel:nadam RAdamKernel:radam AsgdKernel:asgd
+                 LambKernel:lamb RpropKernel:rprop          avx512 avx2 portable reference"
   "pool          pool         PoolKernel:pool               avx512 avx2 portable planes reference"
   "reduce        row          RowKernel:row                 avx512 avx2 portable reference"
   "reduce        column       ColumnKernel:column           avx512 avx2 portable reference"

@@ -1,4 +1,4 @@
-// Every record of ops/kernels/optim/formula_kernel.h against the formula, element by element, and
+// The other records of ops/kernels/optim/update_kernel.h against the formula, element by element, and
 // optimizers that use them over several steps.
 #include <doctest/doctest.h>
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "optim/oracle.h"
-#include "quern/ops/kernels/optim/formula_kernel.h"
+#include "quern/ops/kernels/optim/update_kernel.h"
 #include "quern/tensor/cpu_features.h"
 
 namespace quern::testing {

@@ -1,4 +1,4 @@
-// Every record of ops/kernels/optim/update_kernel.h against the formula, element by element.
+// Records for SGD, Adam and RMSprop against the formula, element by element.
 #include <doctest/doctest.h>
 
 #include <cmath>

@@ -1,25 +1,57 @@
-// The formulas of formula_kernel.h, over V: a number, or a vector of them. A file that includes this
+// The formulas of update_kernel.h, over V: a number, or a vector of them. A file that includes this
 // has said before what constant<V>(), fused(), square_root() and the others are for its V. p is the
 // parameter, g its gradient, then come the states. Sums of products are fused() by name, lest a
 // compiler do so in one loop and not in another: bits must not depend on where an element lies.
 #pragma once
-#include "quern/ops/kernels/optim/formula_kernel.h"
+#include "quern/ops/kernels/optim/update_kernel.h"
 
 namespace quern::kernels {
 namespace {
 
-/// How many states a step has.
+/// How many states a step reads and writes.
 template <class Step>
-inline constexpr int kStates = 2;
-template <>
-inline constexpr int kStates<AdagradStep> = 1;
-template <>
-inline constexpr int kStates<AsgdStep> = 1;
+constexpr int states_of(const Step&) {
+  return 2;
+}
+constexpr int states_of(const SgdStep& o) { return o.momentum != 0 ? 1 : 0; }
+constexpr int states_of(const RmspropStep& o) { return o.momentum != 0 ? 2 : 1; }
+constexpr int states_of(const AdagradStep&) { return 1; }
+constexpr int states_of(const AsgdStep&) { return 1; }
 
 /// g + weight_decay·p
 template <class V>
 V decayed(double l2, V p, V g) {
   return l2 == 0 ? g : fused(constant<V>(l2), p, g);
+}
+
+template <class V>
+void update(const SgdStep& o, V& p, V g, V& buffer, V&) {
+  const auto c = constant<V>;
+  g = decayed(o.weight_decay, p, g);
+  if (o.momentum != 0) {
+    buffer = o.first ? g : fused(c(o.momentum), buffer, c(1 - o.dampening) * g);
+    g = o.nesterov ? fused(c(o.momentum), buffer, g) : buffer;
+  }
+  p = fused_minus(c(o.lr), g, p);
+}
+
+template <class V>
+void update(const AdamWStep& o, V& p, V g, V& m, V& v) {
+  const auto c = constant<V>;
+  g = decayed(o.l2, p, g);
+  m = fused(c(1 - o.beta1), g - m, m);
+  v = fused(c(o.beta2), v, c(1 - o.beta2) * g * g);
+  p = c(o.decay) * p - quotient(c(o.step_size) * m, fused(square_root(v), c(o.scale), c(o.eps)));
+}
+
+template <class V>
+void update(const RmspropStep& o, V& p, V g, V& v, V& buffer) {
+  const auto c = constant<V>;
+  g = decayed(o.weight_decay, p, g);
+  v = fused(c(o.alpha), v, c(1 - o.alpha) * g * g);
+  V by = quotient(g, square_root(v) + c(o.eps));
+  if (o.momentum != 0) by = buffer = fused(c(o.momentum), buffer, by);
+  p = fused_minus(c(o.lr), by, p);
 }
 
 template <class V>
@@ -66,7 +98,8 @@ void update(const RAdamStep& o, V& p, V g, V& m, V& v) {
   m = fused(c(1 - o.beta1), g - m, m);
   v = fused(c(o.beta2), v, c(1 - o.beta2) * g * g);
   const V by = c(o.step_size) * m;
-  p = p - (o.rectified ? quotient(by, square_root(v) + c(o.eps)) : by);
+  // As p - by the product might be fused, or not.
+  p = fused_minus(c(1), o.rectified ? quotient(by, square_root(v) + c(o.eps)) : by, p);
 }
 
 template <class V>
@@ -108,6 +141,9 @@ void update(const RpropStep& o, V& p, V g, V& previous, V& size) {
   QUERN_KERNELS(UpdateKernel<Step>, family, QUERN_PASTE(k, Step))
 
 #define QUERN_FORMULAS(types)                  \
+  QUERN_FORMULA(SgdStep, sgd, types)           \
+  QUERN_FORMULA(AdamWStep, adamw, types)       \
+  QUERN_FORMULA(RmspropStep, rmsprop, types)   \
   QUERN_FORMULA(AdagradStep, adagrad, types)   \
   QUERN_FORMULA(AdadeltaStep, adadelta, types) \
   QUERN_FORMULA(AdamaxStep, adamax, types)     \
