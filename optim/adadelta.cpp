@@ -1,7 +1,5 @@
 #include "quern/optim/adadelta.h"
 
-#include <cmath>
-
 #include "quern/optim/detail/by_formula.h"
 
 namespace quern::optim {
@@ -13,9 +11,6 @@ kernels::AdadeltaStep step_of(const AdadeltaOptions& o, double) {
 
 }  // namespace
 
-Adadelta::Adadelta(Tensors params, AdadeltaOptions options)
-    : Adadelta(std::vector{Group<AdadeltaOptions>{std::move(params), options}}) {}
-
 Adadelta::Adadelta(std::vector<Group<AdadeltaOptions>> groups)
     : OptimizerOf("adadelta", {"square_avg", "acc_delta"}, groups) {
   for (const AdadeltaOptions& o : options_) {
@@ -24,9 +19,9 @@ Adadelta::Adadelta(std::vector<Group<AdadeltaOptions>> groups)
         {{"lr", o.lr}, {"rho", o.rho}, {"eps", o.eps}, {"weight_decay", o.weight_decay}});
     check(o.rho <= 1, "adadelta", "rho: expected at most 1, got {}", o.rho);
   }
-  for (size_t group = 0; group < options_.size(); ++group) make_state(group);
+  make_states();
 }
 
-void Adadelta::step() { step_by_formula<2>("adadelta", slots_to_update(), options_, step_of); }
+void Adadelta::step() { step_by_formula(step_of); }
 
 }  // namespace quern::optim

@@ -25,7 +25,8 @@ class Adadelta final : public OptimizerOf<AdadeltaOptions> {
  public:
   /// Errors: those of Optimizer; a negative or non-finite option; a rho of more than 1.
   explicit Adadelta(std::vector<Group<AdadeltaOptions>> groups);
-  explicit Adadelta(Tensors params, AdadeltaOptions options = {});
+  explicit Adadelta(Tensors params, AdadeltaOptions options = {})
+      : Adadelta(std::vector{Group<AdadeltaOptions>{std::move(params), options}}) {}
 
   void step() override;
 };

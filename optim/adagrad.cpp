@@ -1,7 +1,5 @@
 #include "quern/optim/adagrad.h"
 
-#include <cmath>
-
 #include "quern/optim/detail/by_formula.h"
 
 namespace quern::optim {
@@ -14,9 +12,6 @@ kernels::AdagradStep step_of(const AdagradOptions& o, double t) {
 Initial initial_of(const AdagradOptions& o) { return {{o.initial_accumulator_value, 0}}; }
 
 }  // namespace
-
-Adagrad::Adagrad(Tensors params, AdagradOptions options)
-    : Adagrad(std::vector{Group<AdagradOptions>{std::move(params), options}}) {}
 
 Adagrad::Adagrad(std::vector<Group<AdagradOptions>> groups)
     : OptimizerOf("adagrad", {"sum"}, groups) {
@@ -31,8 +26,6 @@ Adagrad::Adagrad(std::vector<Group<AdagradOptions>> groups)
     make_state(group, initial_of(options_[group]));
 }
 
-void Adagrad::step() {
-  step_by_formula<1>("adagrad", slots_to_update(), options_, step_of, initial_of);
-}
+void Adagrad::step() { step_by_formula(step_of, initial_of); }
 
 }  // namespace quern::optim

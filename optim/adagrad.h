@@ -24,7 +24,8 @@ class Adagrad final : public OptimizerOf<AdagradOptions> {
  public:
   /// Errors: those of Optimizer; a negative or non-finite option.
   explicit Adagrad(std::vector<Group<AdagradOptions>> groups);
-  explicit Adagrad(Tensors params, AdagradOptions options = {});
+  explicit Adagrad(Tensors params, AdagradOptions options = {})
+      : Adagrad(std::vector{Group<AdagradOptions>{std::move(params), options}}) {}
 
   void step() override;
 };

@@ -4,9 +4,6 @@
 
 namespace quern::optim {
 
-Adam::Adam(Tensors params, AdamOptions options)
-    : Adam(std::vector{Group<AdamOptions>{std::move(params), options}}) {}
-
 Adam::Adam(std::vector<Group<AdamOptions>> groups)
     : OptimizerOf("adam", {"exp_avg", "exp_avg_sq"}, groups) {
   for (const AdamOptions& o : options_) {

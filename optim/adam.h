@@ -28,7 +28,8 @@ class Adam final : public OptimizerOf<AdamOptions> {
   /// Errors: those of Optimizer; a negative or non-finite option; a beta of 1 or more; Idle::catch_up with
   /// weight_decay, or with a beta1 of the root of beta2 or more.
   explicit Adam(std::vector<Group<AdamOptions>> groups);
-  explicit Adam(Tensors params, AdamOptions options = {});
+  explicit Adam(Tensors params, AdamOptions options = {})
+      : Adam(std::vector{Group<AdamOptions>{std::move(params), options}}) {}
 
   void step() override;
 };

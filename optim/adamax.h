@@ -24,7 +24,8 @@ class Adamax final : public OptimizerOf<AdamaxOptions> {
  public:
   /// Errors: those of Optimizer; a negative or non-finite option; a beta of 1 or more.
   explicit Adamax(std::vector<Group<AdamaxOptions>> groups);
-  explicit Adamax(Tensors params, AdamaxOptions options = {});
+  explicit Adamax(Tensors params, AdamaxOptions options = {})
+      : Adamax(std::vector{Group<AdamaxOptions>{std::move(params), options}}) {}
 
   void step() override;
 };

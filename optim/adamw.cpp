@@ -4,9 +4,6 @@
 
 namespace quern::optim {
 
-AdamW::AdamW(Tensors params, AdamWOptions options)
-    : AdamW(std::vector{Group<AdamWOptions>{std::move(params), options}}) {}
-
 AdamW::AdamW(std::vector<Group<AdamWOptions>> groups)
     : OptimizerOf("adamw", {"exp_avg", "exp_avg_sq"}, groups) {
   for (const AdamWOptions& o : options_) check_adam_options("adamw", o);

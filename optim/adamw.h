@@ -29,7 +29,8 @@ class AdamW final : public OptimizerOf<AdamWOptions> {
   /// Errors: those of Optimizer; a negative or non-finite option; a beta of 1 or more; Idle::catch_up with a
   /// beta1 of the root of beta2 or more.
   explicit AdamW(std::vector<Group<AdamWOptions>> groups);
-  explicit AdamW(Tensors params, AdamWOptions options = {});
+  explicit AdamW(Tensors params, AdamWOptions options = {})
+      : AdamW(std::vector{Group<AdamWOptions>{std::move(params), options}}) {}
 
   void step() override;
 };

@@ -17,9 +17,6 @@ kernels::AsgdStep step_of(const ASGDOptions& o, double t) {
 
 }  // namespace
 
-ASGD::ASGD(Tensors params, ASGDOptions options)
-    : ASGD(std::vector{Group<ASGDOptions>{std::move(params), options}}) {}
-
 ASGD::ASGD(std::vector<Group<ASGDOptions>> groups) : OptimizerOf("asgd", {"ax"}, groups) {
   for (const ASGDOptions& o : options_) {
     check_not_negative("asgd", {{"lr", o.lr},
@@ -28,9 +25,9 @@ ASGD::ASGD(std::vector<Group<ASGDOptions>> groups) : OptimizerOf("asgd", {"ax"},
                                 {"t0", o.t0},
                                 {"weight_decay", o.weight_decay}});
   }
-  for (size_t group = 0; group < options_.size(); ++group) make_state(group);
+  make_states();
 }
 
-void ASGD::step() { step_by_formula<1>("asgd", slots_to_update(), options_, step_of); }
+void ASGD::step() { step_by_formula(step_of); }
 
 }  // namespace quern::optim

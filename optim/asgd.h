@@ -26,7 +26,8 @@ class ASGD final : public OptimizerOf<ASGDOptions> {
  public:
   /// Errors: those of Optimizer; a negative or non-finite option.
   explicit ASGD(std::vector<Group<ASGDOptions>> groups);
-  explicit ASGD(Tensors params, ASGDOptions options = {});
+  explicit ASGD(Tensors params, ASGDOptions options = {})
+      : ASGD(std::vector{Group<ASGDOptions>{std::move(params), options}}) {}
 
   void step() override;
 };

@@ -41,21 +41,10 @@ void measure(const UpdatePass<kernels::LambStep>::Job& job, const kernels::Updat
 
 }  // namespace
 
-LAMB::LAMB(Tensors params, LAMBOptions options)
-    : LAMB(std::vector{Group<LAMBOptions>{std::move(params), options}}) {}
-
 LAMB::LAMB(std::vector<Group<LAMBOptions>> groups)
     : OptimizerOf("lamb", {"exp_avg", "exp_avg_sq"}, groups) {
-  for (const LAMBOptions& o : options_) {
-    check_not_negative("lamb", {{"lr", o.lr},
-                                {"beta1", o.beta1},
-                                {"beta2", o.beta2},
-                                {"eps", o.eps},
-                                {"weight_decay", o.weight_decay}});
-    check(o.beta1 < 1 && o.beta2 < 1, "lamb", "beta1, beta2: expected less than 1, got {}, {}",
-          o.beta1, o.beta2);
-  }
-  for (size_t group = 0; group < options_.size(); ++group) make_state(group);
+  for (const LAMBOptions& o : options_) check_like_adam(name_, o);
+  make_states();
 }
 
 void LAMB::step() {

@@ -26,7 +26,8 @@ class LAMB final : public OptimizerOf<LAMBOptions> {
  public:
   /// Errors: those of Optimizer; a negative or non-finite option; a beta of 1 or more.
   explicit LAMB(std::vector<Group<LAMBOptions>> groups);
-  explicit LAMB(Tensors params, LAMBOptions options = {});
+  explicit LAMB(Tensors params, LAMBOptions options = {})
+      : LAMB(std::vector{Group<LAMBOptions>{std::move(params), options}}) {}
 
   void step() override;
 };

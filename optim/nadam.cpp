@@ -32,24 +32,15 @@ kernels::NAdamStep step_of(const NAdamOptions& o, double t) {
 
 }  // namespace
 
-NAdam::NAdam(Tensors params, NAdamOptions options)
-    : NAdam(std::vector{Group<NAdamOptions>{std::move(params), options}}) {}
-
 NAdam::NAdam(std::vector<Group<NAdamOptions>> groups)
     : OptimizerOf("nadam", {"exp_avg", "exp_avg_sq"}, groups) {
   for (const NAdamOptions& o : options_) {
-    check_not_negative("nadam", {{"lr", o.lr},
-                                 {"beta1", o.beta1},
-                                 {"beta2", o.beta2},
-                                 {"eps", o.eps},
-                                 {"weight_decay", o.weight_decay},
-                                 {"momentum_decay", o.momentum_decay}});
-    check(o.beta1 < 1 && o.beta2 < 1, "nadam", "beta1, beta2: expected less than 1, got {}, {}",
-          o.beta1, o.beta2);
+    check_like_adam(name_, o);
+    check_not_negative(name_, "momentum_decay", o.momentum_decay);
   }
-  for (size_t group = 0; group < options_.size(); ++group) make_state(group);
+  make_states();
 }
 
-void NAdam::step() { step_by_formula<2>("nadam", slots_to_update(), options_, step_of); }
+void NAdam::step() { step_by_formula(step_of); }
 
 }  // namespace quern::optim

@@ -26,7 +26,8 @@ class NAdam final : public OptimizerOf<NAdamOptions> {
  public:
   /// Errors: those of Optimizer; a negative or non-finite option; a beta of 1 or more.
   explicit NAdam(std::vector<Group<NAdamOptions>> groups);
-  explicit NAdam(Tensors params, NAdamOptions options = {});
+  explicit NAdam(Tensors params, NAdamOptions options = {})
+      : NAdam(std::vector{Group<NAdamOptions>{std::move(params), options}}) {}
 
   void step() override;
 };

@@ -65,6 +65,10 @@ void Optimizer::make_state(size_t group, const Initial& initial) {
   }
 }
 
+void Optimizer::make_states() {
+  for (size_t group = 0; group < num_groups_; ++group) make_state(group);
+}
+
 void Optimizer::make_idle(
     size_t group, const std::function<std::shared_ptr<IdleRows>(const Tensor& param)>& make) {
   for (Slot& slot : slots_)

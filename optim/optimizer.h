@@ -141,6 +141,7 @@ class Optimizer {
   /// State for the parameters of a group that will have a gradient: from the start, so that no step
   /// needs more memory than the first.
   void make_state(size_t group, const Initial& initial = {});
+  void make_states();  ///< of all groups, from zeros
   /// For those parameters of a group that will have a gradient, and have rows.
   void make_idle(size_t group,
                  const std::function<std::shared_ptr<IdleRows>(const Tensor& param)>& make);
@@ -152,6 +153,8 @@ class Optimizer {
   /// Errors: no such group; a rate that is negative or not finite.
   void check_group(size_t group) const;
   void check_rate(double lr) const;  ///< likewise
+
+  size_t num_states() const { return state_names_.size(); }  ///< of a parameter
 
   const std::string_view name_;  ///< for messages
 
@@ -190,6 +193,13 @@ class OptimizerOf : public Optimizer {
       options_.push_back(group.options);
     }
   }
+
+  /// A step() whose updates are a formula over elements. `step_of` gives the constants of a parameter's
+  /// t-th step, t from 1, with the options of its group; `initial_of` what states start as where that
+  /// is not zeros. (In detail/by_formula.h.)
+  template <class Step>
+  void step_by_formula(Step (*step_of)(const Options&, double t),
+                       Initial (*initial_of)(const Options&) = nullptr);
 
   std::vector<Options> options_;  ///< of each group
 

@@ -22,23 +22,12 @@ kernels::RAdamStep step_of(const RAdamOptions& o, double t) {
 
 }  // namespace
 
-RAdam::RAdam(Tensors params, RAdamOptions options)
-    : RAdam(std::vector{Group<RAdamOptions>{std::move(params), options}}) {}
-
 RAdam::RAdam(std::vector<Group<RAdamOptions>> groups)
     : OptimizerOf("radam", {"exp_avg", "exp_avg_sq"}, groups) {
-  for (const RAdamOptions& o : options_) {
-    check_not_negative("radam", {{"lr", o.lr},
-                                 {"beta1", o.beta1},
-                                 {"beta2", o.beta2},
-                                 {"eps", o.eps},
-                                 {"weight_decay", o.weight_decay}});
-    check(o.beta1 < 1 && o.beta2 < 1, "radam", "beta1, beta2: expected less than 1, got {}, {}",
-          o.beta1, o.beta2);
-  }
-  for (size_t group = 0; group < options_.size(); ++group) make_state(group);
+  for (const RAdamOptions& o : options_) check_like_adam(name_, o);
+  make_states();
 }
 
-void RAdam::step() { step_by_formula<2>("radam", slots_to_update(), options_, step_of); }
+void RAdam::step() { step_by_formula(step_of); }
 
 }  // namespace quern::optim

@@ -26,7 +26,8 @@ class RAdam final : public OptimizerOf<RAdamOptions> {
  public:
   /// Errors: those of Optimizer; a negative or non-finite option; a beta of 1 or more.
   explicit RAdam(std::vector<Group<RAdamOptions>> groups);
-  explicit RAdam(Tensors params, RAdamOptions options = {});
+  explicit RAdam(Tensors params, RAdamOptions options = {})
+      : RAdam(std::vector{Group<RAdamOptions>{std::move(params), options}}) {}
 
   void step() override;
 };

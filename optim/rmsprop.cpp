@@ -2,12 +2,18 @@
 
 #include <algorithm>
 
-#include "quern/ops/kernels/optim/update.h"
-#include "quern/optim/detail/check_options.h"
-#include "quern/optim/detail/update_pass.h"
+#include "quern/optim/detail/by_formula.h"
 
 namespace quern::optim {
 namespace {
+
+kernels::RmspropStep step_of(const RMSpropOptions& o, double) {
+  return {.lr = o.lr,
+          .alpha = o.alpha,
+          .eps = o.eps,
+          .momentum = o.momentum,
+          .weight_decay = o.weight_decay};
+}
 
 std::vector<std::string_view> state_names(const std::vector<Group<RMSpropOptions>>& groups) {
   const auto has_momentum = [](const auto& group) { return group.options.momentum != 0; };
@@ -17,11 +23,8 @@ std::vector<std::string_view> state_names(const std::vector<Group<RMSpropOptions
 
 }  // namespace
 
-RMSprop::RMSprop(Tensors params, RMSpropOptions options)
-    : RMSprop(std::vector{Group<RMSpropOptions>{std::move(params), options}}) {}
-
 RMSprop::RMSprop(std::vector<Group<RMSpropOptions>> groups)
-    : OptimizerOf("rmsprop", state_names(groups), groups), states_(state_names(groups).size()) {
+    : OptimizerOf("rmsprop", state_names(groups), groups) {
   for (const RMSpropOptions& o : options_) {
     check_not_negative("rmsprop", "lr", o.lr);
     check_not_negative("rmsprop", "alpha", o.alpha);
@@ -30,23 +33,9 @@ RMSprop::RMSprop(std::vector<Group<RMSpropOptions>> groups)
     check_not_negative("rmsprop", "momentum", o.momentum);
     check_not_negative("rmsprop", "weight_decay", o.weight_decay);
   }
-  for (size_t group = 0; group < options_.size(); ++group) make_state(group);
+  make_states();
 }
 
-void RMSprop::step() {
-  const std::vector<Slot*> slots = slots_to_update();
-  UpdatePass<kernels::RmspropStep> pass("rmsprop");
-  for (Slot* slot : slots) {
-    const RMSpropOptions& o = options_[slot->group];
-    const kernels::RmspropStep step{.lr = o.lr,
-                                    .alpha = o.alpha,
-                                    .eps = o.eps,
-                                    .momentum = o.momentum,
-                                    .weight_decay = o.weight_decay};
-    pass.add(kernels::select_rmsprop_kernel(slot->param.dtype()), step, *slot, states_);
-  }
-  pass.run();
-  for (Slot* slot : slots) ++slot->steps;
-}
+void RMSprop::step() { step_by_formula(step_of); }
 
 }  // namespace quern::optim

@@ -26,12 +26,10 @@ class RMSprop final : public OptimizerOf<RMSpropOptions> {
  public:
   /// Errors: those of Optimizer; a negative or non-finite option; an alpha of more than 1.
   explicit RMSprop(std::vector<Group<RMSpropOptions>> groups);
-  explicit RMSprop(Tensors params, RMSpropOptions options = {});
+  explicit RMSprop(Tensors params, RMSpropOptions options = {})
+      : RMSprop(std::vector{Group<RMSpropOptions>{std::move(params), options}}) {}
 
   void step() override;
-
- private:
-  size_t states_;  // 2 where any group has momentum, else 1
 };
 
 }  // namespace quern::optim

@@ -1,7 +1,5 @@
 #include "quern/optim/rprop.h"
 
-#include <cmath>
-
 #include "quern/optim/detail/by_formula.h"
 
 namespace quern::optim {
@@ -14,9 +12,6 @@ kernels::RpropStep step_of(const RpropOptions& o, double) {
 Initial initial_of(const RpropOptions& o) { return {{0, o.lr}}; }
 
 }  // namespace
-
-Rprop::Rprop(Tensors params, RpropOptions options)
-    : Rprop(std::vector{Group<RpropOptions>{std::move(params), options}}) {}
 
 Rprop::Rprop(std::vector<Group<RpropOptions>> groups)
     : OptimizerOf("rprop", {"prev", "step_size"}, groups) {
@@ -33,8 +28,6 @@ Rprop::Rprop(std::vector<Group<RpropOptions>> groups)
     make_state(group, initial_of(options_[group]));
 }
 
-void Rprop::step() {
-  step_by_formula<2>("rprop", slots_to_update(), options_, step_of, initial_of);
-}
+void Rprop::step() { step_by_formula(step_of, initial_of); }
 
 }  // namespace quern::optim

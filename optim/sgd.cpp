@@ -64,9 +64,6 @@ class SgdIdle final : public IdleRows {
 
 }  // namespace
 
-SGD::SGD(Tensors params, SGDOptions options)
-    : SGD(std::vector{Group<SGDOptions>{std::move(params), options}}) {}
-
 SGD::SGD(std::vector<Group<SGDOptions>> groups) : OptimizerOf("sgd", {"momentum_buffer"}, groups) {
   for (const SGDOptions& o : options_) {
     check_not_negative("sgd", "lr", o.lr);

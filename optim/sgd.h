@@ -30,7 +30,8 @@ class SGD final : public OptimizerOf<SGDOptions> {
   /// Errors: those of Optimizer; a negative or non-finite option; nesterov without momentum or with
   /// dampening.
   explicit SGD(std::vector<Group<SGDOptions>> groups);
-  explicit SGD(Tensors params, SGDOptions options = {});
+  explicit SGD(Tensors params, SGDOptions options = {})
+      : SGD(std::vector{Group<SGDOptions>{std::move(params), options}}) {}
 
   void step() override;
 };

@@ -13,13 +13,7 @@ namespace quern::optim {
 
 template <class Options>
 void check_adam_options(std::string_view name, const Options& o) {
-  check_not_negative(name, "lr", o.lr);
-  check_not_negative(name, "beta1", o.beta1);
-  check_not_negative(name, "beta2", o.beta2);
-  check(o.beta1 < 1 && o.beta2 < 1, name, "beta1, beta2: expected less than 1, got {}, {}", o.beta1,
-        o.beta2);
-  check_not_negative(name, "eps", o.eps);
-  check_not_negative(name, "weight_decay", o.weight_decay);
+  check_like_adam(name, o);
   check(
       o.idle == Idle::lazy || o.beta1 * o.beta1 < o.beta2, name,
       "idle: expected beta1 less than the root of beta2 with Idle::catch_up, got {}, {}: idle rows "

@@ -12,25 +12,18 @@
 
 namespace quern::optim {
 
-/// What states start as where a rule's are not zeros.
 template <class Options>
-Initial zeros_of(const Options&) {
-  return {};
-}
-
-/// Updates `slots`, of which each has so many states. `step_of` gives the constants of a parameter's
-/// t-th step, t from 1, with the options of its group.
-template <size_t states, class Slot, class Options, class Step>
-void step_by_formula(std::string_view name, const std::vector<Slot*>& slots,
-                     const std::vector<Options>& options, Step (*step_of)(const Options&, double t),
-                     Initial (*initial_of)(const Options&) = zeros_of<Options>) {
-  UpdatePass<Step> pass(name);
+template <class Step>
+void OptimizerOf<Options>::step_by_formula(Step (*step_of)(const Options&, double t),
+                                           Initial (*initial_of)(const Options&)) {
+  const std::vector<Slot*> slots = slots_to_update();
+  UpdatePass<Step> pass(name_);
   for (Slot* slot : slots) {
-    const Options& o = options[slot->group];
+    const Options& o = options_[slot->group];
     const auto& kernel =
-        kernels::select_update<kernels::UpdateKernel<Step>>(name, slot->param.dtype());
-    pass.add(kernel, step_of(o, static_cast<double>(slot->steps + 1)), *slot, states,
-             initial_of(o));
+        kernels::select_update<kernels::UpdateKernel<Step>>(name_, slot->param.dtype());
+    pass.add(kernel, step_of(o, static_cast<double>(slot->steps + 1)), *slot, num_states(),
+             initial_of ? initial_of(o) : Initial{});
   }
   pass.run();
   for (Slot* slot : slots) ++slot->steps;
