@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "quern/autograd/node.h"
+#include "quern/ops/kernels/accumulator.h"
 #include "quern/tensor/parallel.h"
 #include "quern/tensor/raw.h"
 #include "quern/tensor/span.h"
@@ -27,7 +28,7 @@ void draw_mask(uint8_t* keep, int64_t n, double p, uint64_t seed, uint64_t strea
 /// y = x·keep·scale; zero, not NaN, where an infinite x is dropped.
 template <class T>
 void mask_run(T* y, const T* x, const uint8_t* keep, int64_t n, double scale) {
-  using Compute = std::conditional_t<std::is_same_v<T, double>, double, float>;
+  using Compute = kernels::Accumulator<T>;
   const auto factor = static_cast<Compute>(scale);
   parallel_chunks(n, kGrain, [=](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i)

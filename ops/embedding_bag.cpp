@@ -5,6 +5,7 @@
 #include "quern/autograd/node.h"
 #include "quern/ops/detail/lookup.h"
 #include "quern/ops/detail/row_groups.h"
+#include "quern/ops/kernels/accumulator.h"
 #include "quern/ops/kernels/lookup/lookup.h"
 #include "quern/tensor/parallel.h"
 #include "quern/tensor/raw.h"
@@ -132,7 +133,7 @@ Tensor maximal_backward(const Tensor& dy, const Tensor& from, int64_t rows) {
   const int64_t width = dy.size(1), bags = dy.size(0), *row = from.data<int64_t>();
   Tensor dweight = zeros({rows, width}, sums);
   visit_floating("embedding_bag", dy.dtype(), [&]<class T>(std::type_identity<T>) {
-    using Sum = std::conditional_t<std::is_same_v<T, double>, double, float>;
+    using Sum = kernels::Accumulator<T>;
     parallel_chunks(width, 16, [&](int64_t begin, int64_t end) {
       for (int64_t b = 0; b < bags; ++b)
         for (int64_t c = begin; c < end; ++c)
@@ -150,7 +151,7 @@ Tensor sample_weights_backward(const Bags& bags, const Tensor& dy, const Tensor&
   Tensor dweights = zeros({numel(shape)}, dy.dtype() == DType::f64 ? DType::f64 : DType::f32);
   const Tensor dense = raw::contiguous(dy);
   visit_floating("embedding_bag", dy.dtype(), [&]<class T>(std::type_identity<T>) {
-    using Sum = std::conditional_t<std::is_same_v<T, double>, double, float>;
+    using Sum = kernels::Accumulator<T>;
     parallel_chunks(bags.rows.numel(), kGrain, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const T* const x = table.data<T>() + bags.rows.data<int64_t>()[i] * table.stride(0);

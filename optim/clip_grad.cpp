@@ -4,6 +4,7 @@
 #include <cmath>
 #include <vector>
 
+#include "quern/ops/kernels/accumulator.h"
 #include "quern/optim/detail/sum_of_squares.h"
 #include "quern/tensor/parallel.h"
 #include "quern/tensor/raw.h"
@@ -41,7 +42,7 @@ void scale_(const Gradient& gradient, double factor) {
   const auto& [grad, dense] = gradient;
   visit_floating("clip_grad_norm_", dense.dtype(),
                  [&dense = dense, factor]<class T>(std::type_identity<T>) {
-                   using Compute = std::conditional_t<std::is_same_v<T, double>, double, float>;
+                   using Compute = kernels::Accumulator<T>;
                    T* x = dense.out<T>();
                    const Compute by = static_cast<Compute>(factor);
                    parallel_chunks(dense.numel(), kChunk, [&](int64_t begin, int64_t end) {

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "quern/ops/detail/row_groups.h"
+#include "quern/ops/kernels/accumulator.h"
 #include "quern/ops/kernels/lookup/lookup.h"
 #include "quern/tensor/check_dense.h"
 #include "quern/tensor/parallel.h"
@@ -80,7 +81,7 @@ void renorm_rows_(const Tensor& table, const Tensor& indices, double max_norm, d
   const int64_t step = table.stride(0), stride = table.stride(1);
   const InPlaceChange change(table.storage());
   visit_floating("embedding", table.dtype(), [&]<class T>(std::type_identity<T>) {
-    using Sum = std::conditional_t<std::is_same_v<T, double>, double, float>;
+    using Sum = kernels::Accumulator<T>;
     parallel_chunks(n, 16, [&](int64_t begin, int64_t end) {
       std::vector<Sum> row(static_cast<size_t>(width));
       for (int64_t i = begin; i < end; ++i) {

@@ -2,8 +2,8 @@
 // dispatch. Everything is computed in double, whatever the dtype, and rounded once.
 #include <cmath>
 #include <limits>
-#include <type_traits>
 
+#include "quern/ops/kernels/accumulator.h"
 #include "quern/ops/kernels/reduce/row_kernel.h"
 #include "quern/tensor/bfloat16.h"
 
@@ -13,7 +13,7 @@ namespace {
 /// The arguments of a row by name, as double in and T out.
 template <class T>
 struct View {
-  using A = std::conditional_t<std::is_same_v<T, double>, double, float>;
+  using A = Accumulator<T>;
   explicit View(const Row& row) : row(row) {}
   const Row& row;
   double x(int64_t i) const { return static_cast<double>(static_cast<const T*>(row.x)[i]); }
