@@ -3,20 +3,33 @@
 // Errors: those of the op.
 #pragma once
 #include "quern/nn/module.h"
+#include "quern/ops/activation.h"
 
 namespace quern::nn {
 
-/// max(x, 0)
-class ReLU : public Module {
+/// A module that is an op.
+template <Tensor (*op)(const Tensor&)>
+class OpModule : public Module {
  public:
-  Tensor forward(const Tensor& x) override;
+  Tensor forward(const Tensor& x) override { return op(x); }  ///< op(x)
 };
 
+/// max(x, 0)
+class ReLU : public OpModule<relu> {};
 /// min(max(x, 0), 6)
-class ReLU6 : public Module {
- public:
-  Tensor forward(const Tensor& x) override;
-};
+class ReLU6 : public OpModule<relu6> {};
+/// x·hardsigmoid(x)
+class Hardswish : public OpModule<hardswish> {};
+/// min(max(x + 3, 0), 6) / 6
+class Hardsigmoid : public OpModule<hardsigmoid> {};
+/// x·Φ(x), by erf: Hendrycks and Gimpel 2016
+class GELU : public OpModule<gelu> {};
+/// x·sigmoid(x)
+class SiLU : public OpModule<silu> {};
+/// 1 / (1 + exp(-x))
+class Sigmoid : public OpModule<sigmoid> {};
+/// (exp(x) - exp(-x)) / (exp(x) + exp(-x))
+class Tanh : public OpModule<tanh> {};
 
 /// x where it is above 0, else slope·x. Error: a slope that is no number.
 class LeakyReLU : public Module {
@@ -25,42 +38,6 @@ class LeakyReLU : public Module {
   Tensor forward(const Tensor& x) override;
 
   double slope;  ///< below 0
-};
-
-/// x·hardsigmoid(x)
-class Hardswish : public Module {
- public:
-  Tensor forward(const Tensor& x) override;
-};
-
-/// min(max(x + 3, 0), 6) / 6
-class Hardsigmoid : public Module {
- public:
-  Tensor forward(const Tensor& x) override;
-};
-
-/// x·Φ(x), by erf: Hendrycks and Gimpel 2016
-class GELU : public Module {
- public:
-  Tensor forward(const Tensor& x) override;
-};
-
-/// x·sigmoid(x)
-class SiLU : public Module {
- public:
-  Tensor forward(const Tensor& x) override;
-};
-
-/// 1 / (1 + exp(-x))
-class Sigmoid : public Module {
- public:
-  Tensor forward(const Tensor& x) override;
-};
-
-/// (exp(x) - exp(-x)) / (exp(x) + exp(-x))
-class Tanh : public Module {
- public:
-  Tensor forward(const Tensor& x) override;
 };
 
 /// exp(x) / Σ exp(x) along `dim`, which may be negative: -1 is the last.
