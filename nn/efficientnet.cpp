@@ -22,14 +22,11 @@ struct Block : InvertedResidual {
   Block(int64_t inputs, const Stage& stage, int64_t stride, double depth, bool fuse)
       : InvertedResidual(fuse) {
     Sequential& layers = register_module("block", Sequential());
-    const auto add_layer = [&](int64_t from, int64_t to, int64_t kernel, const auto& options) {
-      add(layers.add(ConvNormActivation(from, to, kernel, options)).layers());
-    };
     const int64_t inner = inputs * stage.expansion;
-    if (inner != inputs) add_layer(inputs, inner, 1, layer(fuse));
-    add_layer(inner, inner, stage.kernel, layer(fuse, stride, inner));
+    if (inner != inputs) add(layers, inputs, inner, 1, layer(fuse));
+    add(layers, inner, inner, stage.kernel, layer(fuse, stride, inner));
     squeeze(layers.add(SqueezeExcitation(inner, std::max<int64_t>(1, inputs / 4), silu, sigmoid)));
-    add_layer(inner, stage.outputs, 1, layer(fuse, 1, 1, Activation::none));
+    add(layers, inner, stage.outputs, 1, layer(fuse, 1, 1, Activation::none));
     connect(stride == 1 && inputs == stage.outputs, depth);
   }
 };

@@ -61,7 +61,12 @@ class InvertedResidual : public Module {
  protected:
   explicit InvertedResidual(bool fuse) { branch_.fuse = fuse; }         ///< without layers yet
   void add(const ConvNorm& layer) { branch_.branch.push_back(layer); }  ///< the next layer
-  void squeeze(SqueezeExcitation& module) { squeeze_ = &module; }       ///< before the last layer
+  /// Adds a ConvNormActivation to `layers` of the network's block, as the next layer.
+  void add(Sequential& layers, int64_t inputs, int64_t outputs, int64_t kernel,
+           const ConvNormOptions& options) {
+    add(layers.add(ConvNormActivation(inputs, outputs, kernel, options)).layers());
+  }
+  void squeeze(SqueezeExcitation& module) { squeeze_ = &module; }  ///< before the last layer
   /// After the last layer. `depth`: registered if there is any.
   void connect(bool shortcut, double depth = 0);
 

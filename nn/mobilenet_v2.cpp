@@ -13,10 +13,10 @@ struct Block : InvertedResidual {
     const int64_t inner = inputs * expansion;
     Sequential& layers = register_module("conv", Sequential());
     const ConvNormOptions options{.activation = Activation::relu6, .fuse = fuse};
-    if (expansion != 1) add(layers.add(ConvNormActivation(inputs, inner, 1, options)).layers());
+    if (expansion != 1) add(layers, inputs, inner, 1, options);
     ConvNormOptions depthwise = options;
     depthwise.stride = stride, depthwise.groups = inner;
-    add(layers.add(ConvNormActivation(inner, inner, 3, depthwise)).layers());
+    add(layers, inner, inner, 3, depthwise);
     Conv2d& project = layers.add(Conv2d(inner, outputs, 1, {.bias = false}));
     add({&project, &layers.add(BatchNorm2d(outputs)), Activation::none});
     connect(stride == 1 && inputs == outputs);

@@ -36,16 +36,13 @@ constexpr int64_t kStem = 16, kLast = 960, kHead = 1280;
 struct Block : InvertedResidual {
   Block(int64_t inputs, const Row& row, bool fuse) : InvertedResidual(fuse) {
     Sequential& layers = register_module("block", Sequential());
-    const auto add_layer = [&](int64_t from, int64_t to, int64_t kernel, const auto& options) {
-      add(layers.add(ConvNormActivation(from, to, kernel, options)).layers());
-    };
     const int64_t inner = row.inner;
-    if (inner != inputs) add_layer(inputs, inner, 1, layer(row.activation, fuse));
-    add_layer(inner, inner, row.kernel, layer(row.activation, fuse, row.stride, inner));
+    if (inner != inputs) add(layers, inputs, inner, 1, layer(row.activation, fuse));
+    add(layers, inner, inner, row.kernel, layer(row.activation, fuse, row.stride, inner));
     if (row.squeezes)
       squeeze(layers.add(SqueezeExcitation(inner, round_channels(static_cast<double>(inner / 4)),
                                            relu, hardsigmoid)));
-    add_layer(inner, row.outputs, 1, layer(Activation::none, fuse));
+    add(layers, inner, row.outputs, 1, layer(Activation::none, fuse));
     connect(row.stride == 1 && inputs == row.outputs);
   }
 };
