@@ -54,9 +54,8 @@ struct Runs {
   CachedVector<std::pair<int64_t, int64_t>> loops = {};  // size, stride; the innermost first
 
   Runs(const Tensor& t, MemoryFormat format) {
-    const bool last = format == MemoryFormat::channels_last;
     for (int i = t.dim() - 1; i >= 0; --i) {
-      const int d = !last || i == 0 ? i : i == 3 ? 1 : i + 1;
+      const int d = dimension_at(i, format);
       const int64_t size = t.shape()[d], stride = t.strides()[d];
       if (size == 1) continue;
       if (length == 1 && loops.empty()) {

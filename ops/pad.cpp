@@ -1,7 +1,6 @@
 #include "quern/ops/pad.h"
 
 #include <algorithm>
-#include <array>
 
 #include "quern/autograd/node.h"
 #include "quern/tensor/check_dense.h"
@@ -22,11 +21,9 @@ struct Axis {
 /// is part of the axis around it.
 std::vector<Axis> axes_of(const Tensor& x, const Shape& padded, const Shape& before) {
   std::vector<Axis> axes;  // innermost first
-  const bool last = x.format() == MemoryFormat::channels_last;
-  const std::array<int, kMaxDims> order = last ? std::array<int, kMaxDims>{0, 2, 3, 1}
-                                               : std::array<int, kMaxDims>{0, 1, 2, 3, 4, 5, 6, 7};
+  const MemoryFormat format = x.format();
   for (int i = x.dim() - 1; i >= 0; --i) {
-    const int d = order[static_cast<size_t>(i)];
+    const int d = dimension_at(i, format);
     const Axis axis{before[d], x.shape()[d], padded[d]};
     if (axes.empty() || axes.back().in != axes.back().out) axes.push_back(axis);
     else {

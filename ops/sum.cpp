@@ -104,8 +104,7 @@ Tensor sum_span(std::string_view op, const Span& s) {
 Tensor sum_kept(std::string_view op, const Tensor& t, const Mask& reduced) {
   Tensor x = is_floating(t.dtype()) ? t : raw::to(t, DType::i64);
   x = raw::contiguous(x, t.format());
-  const bool last = x.format() == MemoryFormat::channels_last;
-  const Dims order = last ? Dims{0, 2, 3, 1} : Dims{0, 1, 2, 3, 4, 5, 6, 7};
+  const MemoryFormat format = x.format();
   const Shape kept = keepdim_shape(x, reduced);
 
   // From the innermost dimension out, neighbours that are reduced go in one step.
@@ -113,8 +112,8 @@ Tensor sum_kept(std::string_view op, const Tensor& t, const Mask& reduced) {
   int64_t outer = x.numel(), inner = 1;
   bool empty_sum = x.numel() == 0;
   for (int i = x.dim() - 1; i >= 0 && !empty_sum;) {
-    const auto size = [&](int k) { return x.shape()[static_cast<int>(order[k])]; };
-    const auto goes = [&](int k) { return reduced[static_cast<size_t>(order[k])]; };
+    const auto size = [&](int k) { return x.shape()[dimension_at(k, format)]; };
+    const auto goes = [&](int k) { return reduced[static_cast<size_t>(dimension_at(k, format))]; };
     if (!goes(i)) {
       outer /= size(i), inner *= size(i), --i;
       continue;
@@ -126,8 +125,7 @@ Tensor sum_kept(std::string_view op, const Tensor& t, const Mask& reduced) {
   }
   if (empty_sum) y = zeros({numel(kept)}, accumulator(x.dtype()));
   y = raw::to(y, accumulator(x.dtype()));
-  return raw::as_strided(y, kept, last ? channels_last_strides(kept) : contiguous_strides(kept),
-                         y.offset());
+  return raw::as_strided(y, kept, dense_strides(kept, format), y.offset());
 }
 
 /// `kept` as the caller wants it; x's own memory where there was nothing to add up.

@@ -18,6 +18,11 @@ constexpr std::string_view to_string(MemoryFormat format) {
   return format == MemoryFormat::contiguous ? "contiguous" : "channels_last";
 }
 
+/// Which dimension of a tensor lies i-th in memory, counted from the outermost.
+constexpr int dimension_at(int i, MemoryFormat format) {
+  return format == MemoryFormat::contiguous || i == 0 ? i : i == 3 ? 1 : i + 1;
+}
+
 }  // namespace quern
 
 template <>

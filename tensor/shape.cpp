@@ -25,20 +25,17 @@ int64_t numel(const Shape& shape) {
   return any_zero ? 0 : product;
 }
 
-Strides contiguous_strides(const Shape& shape) {
+Strides dense_strides(const Shape& shape, MemoryFormat format) {
+  check(format == MemoryFormat::contiguous || shape.size() == 4, "shape",
+        "channels_last: expected 4 dimensions, got {}", shape);
   Strides strides = shape;
   int64_t step = 1;
-  for (int d = shape.size() - 1; d >= 0; --d) {
+  for (int i = shape.size() - 1; i >= 0; --i) {
+    const int d = dimension_at(i, format);
     strides[d] = step;
     step *= std::max<int64_t>(shape[d], 1);
   }
   return strides;
-}
-
-Strides channels_last_strides(const Shape& shape) {
-  check(shape.size() == 4, "shape", "channels_last: expected 4 dimensions, got {}", shape);
-  Strides nhwc = contiguous_strides({shape[0], shape[2], shape[3], shape[1]});
-  return {nhwc[0], nhwc[3], nhwc[1], nhwc[2]};
 }
 
 Shape broadcast_shapes(std::string_view op, const Shape& a, const Shape& b) {

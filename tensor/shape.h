@@ -8,6 +8,7 @@
 #include <string>
 
 #include "quern/tensor/check.h"
+#include "quern/tensor/memory_format.h"
 #include "quern/tensor/text_formatter.h"
 
 namespace quern {
@@ -81,11 +82,18 @@ std::string to_string(const Dims& dims);
 /// left out, whose size in bytes at 8 an element does not fit an int64.
 int64_t numel(const Shape& shape);
 
-/// Row-major strides of a dense tensor of this shape.
-Strides contiguous_strides(const Shape& shape);
+/// Strides of a dense tensor of this shape. Error: channels_last of other than 4 dimensions.
+Strides dense_strides(const Shape& shape, MemoryFormat format);
 
-/// Strides of a dense 4-D tensor stored as N, H, W, C while its shape stays [N, C, H, W].
-Strides channels_last_strides(const Shape& shape);
+/// Row-major ones.
+inline Strides contiguous_strides(const Shape& shape) {
+  return dense_strides(shape, MemoryFormat::contiguous);
+}
+
+/// Those of what is stored as N, H, W, C while its shape stays [N, C, H, W].
+inline Strides channels_last_strides(const Shape& shape) {
+  return dense_strides(shape, MemoryFormat::channels_last);
+}
 
 /// The shape two operands broadcast to, by NumPy's rule. Error: sizes differ and neither is 1.
 Shape broadcast_shapes(std::string_view op, const Shape& a, const Shape& b);

@@ -5,21 +5,6 @@
 #include "quern/tensor/raw.h"
 
 namespace quern {
-namespace {
-
-/// Do the dimensions, taken in `order` (innermost first), follow each other without gaps?
-bool is_dense(const Shape& shape, const Strides& strides, const Dims& order) {
-  int64_t expected = 1;
-  for (int64_t i : order) {
-    const int d = static_cast<int>(i);
-    if (shape[d] == 1) continue;
-    if (strides[d] != expected) return false;
-    expected *= shape[d];
-  }
-  return true;
-}
-
-}  // namespace
 
 Tensor::Tensor(std::shared_ptr<Storage> storage, Shape shape, Strides strides, int64_t offset,
                DType dtype) {
@@ -52,11 +37,17 @@ int64_t Tensor::size(int64_t d) const { return shape()[normalize_dim("size", d, 
 int64_t Tensor::stride(int64_t d) const { return strides()[normalize_dim("stride", d, dim())]; }
 
 bool Tensor::is_dense_as(MemoryFormat format) const {
-  if (format == MemoryFormat::channels_last)
-    return dim() == 4 && (numel() == 0 || is_dense(shape(), strides(), {1, 3, 2, 0}));
-  Dims order;
-  for (int d = dim() - 1; d >= 0; --d) order.push_back(d);
-  return numel() == 0 || is_dense(shape(), strides(), order);
+  if (format == MemoryFormat::channels_last && dim() != 4) return false;
+  if (numel() == 0) return true;
+  const Strides& steps = strides();
+  int64_t expected = 1;
+  for (int i = dim() - 1; i >= 0; --i) {
+    const int d = dimension_at(i, format);
+    if (shape()[d] == 1) continue;
+    if (steps[d] != expected) return false;
+    expected *= shape()[d];
+  }
+  return true;
 }
 
 MemoryFormat Tensor::format() const {
@@ -117,9 +108,7 @@ Tensor Tensor::dense_as(DType dtype) const {
 
 Tensor empty(const Shape& shape, DType dtype, MemoryFormat format) {
   const int64_t bytes = numel(shape) * itemsize(dtype);
-  const Strides strides = format == MemoryFormat::channels_last ? channels_last_strides(shape)
-                                                                : contiguous_strides(shape);
-  return Tensor(make_storage(bytes), shape, strides, 0, dtype);
+  return Tensor(make_storage(bytes), shape, dense_strides(shape, format), 0, dtype);
 }
 
 Tensor empty_like(const Tensor& t) { return empty_like(t, t.dtype()); }

@@ -57,12 +57,11 @@ void rows_of(const Along& s, const T* x, const T* dy, T* y,
 }  // namespace
 
 Along along(const Tensor& dense, int dim) {
-  const bool last = dense.format() == MemoryFormat::channels_last;
-  const Dims order = last ? Dims{0, 2, 3, 1} : Dims{0, 1, 2, 3, 4, 5, 6, 7};
+  const MemoryFormat format = dense.format();
   Along s{1, 1, 1};
   bool seen = false;
   for (int i = 0; i < dense.dim(); ++i) {
-    const int d = static_cast<int>(order[i]);
+    const int d = dimension_at(i, format);
     (d == dim ? s.n : seen ? s.inner : s.outer) *= dense.shape()[d];
     seen = seen || d == dim;
   }

@@ -24,11 +24,11 @@ struct Block {
 
 /// How t is summed to `shape` if that takes dimensions that are neighbours in memory.
 std::optional<Block> block_of(const Tensor& t, const Shape& shape) {
-  const bool last = t.format() == MemoryFormat::channels_last;
-  if (!t.is_dense_as(t.format()) || t.dim() != shape.size() || t.numel() == 0) return {};
+  const MemoryFormat format = t.format();
+  if (!t.is_dense_as(format) || t.dim() != shape.size() || t.numel() == 0) return {};
   Block block;
   for (int i = 0; i < t.dim(); ++i) {
-    const int d = !last || i == 0 ? i : i == 3 ? 1 : i + 1;
+    const int d = dimension_at(i, format);
     const int64_t size = t.shape()[d];
     const bool goes = size != shape[d];
     if (goes && block.inner > 1) return {};
@@ -75,9 +75,7 @@ Tensor sum_products_to(std::string_view op, const Tensor& a, const Tensor& b, co
   const std::optional<Block> block = alike ? block_of(a, shape) : std::nullopt;
   if (!block) return sum_to(binary(op, Binary::mul, a, b), shape);
   const Tensor sums = summed(op, a, b, *block);
-  const bool last = a.format() == MemoryFormat::channels_last;
-  return as_strided(sums, shape, last ? channels_last_strides(shape) : contiguous_strides(shape),
-                    sums.offset());
+  return as_strided(sums, shape, dense_strides(shape, a.format()), sums.offset());
 }
 
 }  // namespace quern::raw
