@@ -6,16 +6,17 @@
 #include "quern/autograd/node.h"
 #include "quern/ops/autocast.h"
 #include "quern/ops/detail/elementwise.h"
+#include "quern/ops/detail/rows.h"
 #include "quern/ops/detail/sum.h"
 #include "quern/ops/kernels/reduce/row.h"
 #include "quern/tensor/check_dense.h"
-#include "quern/tensor/parallel.h"
 #include "quern/tensor/raw.h"
 #include "quern/tensor/verbose.h"
 
 namespace quern {
 namespace {
 
+using namespace detail;
 using namespace kernels;
 using Mask = std::bitset<kMaxDims>;
 
@@ -29,7 +30,7 @@ DType accumulator(DType dtype) {
 }
 
 Mask reduced_dims(std::string_view op, const Tensor& x, const Dims& dims) {
-  detail::check_dense(op, "x", x);
+  check_dense(op, "x", x);
   Mask mask;
   for (int64_t dim : dims) {
     const auto d = static_cast<size_t>(normalize_dim(op, dim, x.dim()));
@@ -46,15 +47,9 @@ Shape keepdim_shape(const Tensor& x, const Mask& reduced) {
   return shape;
 }
 
-/// Elements of x as they lie in memory, [outer][n][inner], to be summed over n.
-struct Span {
-  Tensor x;  // any shape
-  int64_t outer, n, inner;
-};
-
 /// Modulo 2^64.
-void sum_integers(const Span& s, int64_t* sums) {
-  const auto* x = static_cast<const uint64_t*>(s.x.data_ptr());
+void sum_integers(const Tensor& t, const Along& s, int64_t* sums) {
+  const auto* x = static_cast<const uint64_t*>(t.data_ptr());
   auto* y = reinterpret_cast<uint64_t*>(sums);
   std::fill_n(y, s.outer * s.inner, 0);
   for (int64_t o = 0; o < s.outer; ++o)
@@ -62,13 +57,13 @@ void sum_integers(const Span& s, int64_t* sums) {
       for (int64_t i = 0; i < s.inner; ++i) y[o * s.inner + i] += x[i];
 }
 
-/// [outer][inner] sums in the accumulator's dtype. Long sums are cut into parts by length alone,
-/// and the parts' sums summed in turn.
-Tensor sum_span(std::string_view op, const Span& s) {
-  const DType dtype = s.x.dtype(), total = accumulator(dtype);
+/// [outer][inner] sums over n in the accumulator's dtype. Long sums are cut into parts by length
+/// alone, and the parts' sums summed in turn.
+Tensor sum_along(std::string_view op, const Tensor& x, const Along& s) {
+  const DType dtype = x.dtype(), total = accumulator(dtype);
   if (s.n == 0 || dtype == DType::i64) {
     Tensor y = zeros({s.outer * s.inner}, total);
-    if (s.n > 0) sum_integers(s, y.out<int64_t>());
+    if (s.n > 0) sum_integers(x, s, y.out<int64_t>());
     return y;
   }
   const bool row = s.inner == 1;
@@ -80,8 +75,8 @@ Tensor sum_span(std::string_view op, const Span& s) {
   if (line)
     line.set(kernel.name, to_string({s.outer, s.n, s.inner}), std::string(to_string(dtype)));
   const Tensor y = empty({s.outer * parts * s.inner}, total);
-  if (line) line.set_work(0, s.x.nbytes() + y.nbytes());
-  const auto* from = static_cast<const std::byte*>(s.x.data_ptr());
+  if (line) line.set_work(0, x.nbytes() + y.nbytes());
+  const auto* from = static_cast<const std::byte*>(x.data_ptr());
   auto* to = static_cast<std::byte*>(y.out_ptr());
 
   const int64_t group = std::max<int64_t>(1, kGrain / (std::min(s.n, part) * strip));
@@ -97,7 +92,7 @@ Tensor sum_span(std::string_view op, const Span& s) {
       kernel.run(r);
     }
   });
-  return parts == 1 ? y : sum_span(op, {y, s.outer, parts, s.inner});
+  return parts == 1 ? y : sum_along(op, y, {s.outer, parts, s.inner});
 }
 
 /// Σ x in the accumulator's dtype, reduced dimensions kept, in x's format.
@@ -121,7 +116,7 @@ Tensor sum_kept(std::string_view op, const Tensor& t, const Mask& reduced) {
     int64_t n = 1;
     for (; i >= 0 && goes(i); --i) n *= size(i);
     outer /= n;
-    if (n > 1 || y.dtype() != accumulator(y.dtype())) y = sum_span(op, {y, outer, n, inner});
+    if (n > 1 || y.dtype() != accumulator(y.dtype())) y = sum_along(op, y, {outer, n, inner});
   }
   if (empty_sum) y = zeros({numel(kept)}, accumulator(x.dtype()));
   y = raw::to(y, accumulator(x.dtype()));

@@ -1,4 +1,5 @@
-// A dense tensor along one of its dimensions: the loops of softmax, max, topk and the losses.
+// A dense tensor along one of its dimensions: the loops of sums, softmax, max, topk and the
+// losses.
 #pragma once
 #include <string_view>
 
@@ -8,7 +9,8 @@
 
 namespace quern::detail {
 
-/// The elements of a dense tensor as they lie in memory, [outer][n][inner], n along the dimension.
+/// The elements of a dense tensor as they lie in memory, [outer][n][inner], n along the dimension or
+/// along several that are neighbours.
 /// Row o·inner + i holds the elements (o, 0, i) ... (o, n-1, i).
 struct Along {
   int64_t outer, n, inner;

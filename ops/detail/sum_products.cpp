@@ -2,31 +2,27 @@
 #include <optional>
 
 #include "quern/ops/detail/elementwise.h"
+#include "quern/ops/detail/rows.h"
 #include "quern/ops/detail/sum.h"
 #include "quern/ops/kernels/elementwise/elementwise.h"
 #include "quern/ops/kernels/reduce/row.h"
 #include "quern/tensor/divide.h"
-#include "quern/tensor/parallel.h"
 #include "quern/tensor/raw.h"
 #include "quern/tensor/storage.h"
 
 namespace quern::raw {
 namespace {
 
+using detail::Along;
 using namespace kernels;
 
 constexpr int64_t kPart = 1 << 14;  // products that are summed at once, out of L1 or L2
 
-/// Elements as they lie in memory, [outer][n][inner], to be summed over n.
-struct Block {
-  int64_t outer = 1, n = 1, inner = 1;
-};
-
 /// How t is summed to `shape` if that takes dimensions that are neighbours in memory.
-std::optional<Block> block_of(const Tensor& t, const Shape& shape) {
+std::optional<Along> block_of(const Tensor& t, const Shape& shape) {
   const MemoryFormat format = t.format();
   if (!t.is_dense_as(format) || t.dim() != shape.size() || t.numel() == 0) return {};
-  Block block;
+  Along block{1, 1, 1};
   for (int i = 0; i < t.dim(); ++i) {
     const int d = dimension_at(i, format);
     const int64_t size = t.shape()[d];
@@ -38,8 +34,8 @@ std::optional<Block> block_of(const Tensor& t, const Shape& shape) {
   return block;
 }
 
-/// [outer][inner] sums. Parts of n are as long as the shape tells, and summed in turn.
-Tensor summed(std::string_view op, const Tensor& a, const Tensor& b, const Block& block) {
+/// [outer][inner] sums over n. Parts of n are as long as the shape tells, and summed in turn.
+Tensor summed(std::string_view op, const Tensor& a, const Tensor& b, const Along& block) {
   const DType dtype = a.dtype(), total = dtype == DType::f64 ? DType::f64 : DType::f32;
   const auto [outer, n, inner] = block;
   const int64_t size = std::clamp<int64_t>(kPart / inner, 1, n), parts = ceil_div(n, size);
@@ -72,7 +68,7 @@ Tensor summed(std::string_view op, const Tensor& a, const Tensor& b, const Block
 Tensor sum_products_to(std::string_view op, const Tensor& a, const Tensor& b, const Shape& shape) {
   const bool alike = a.shape() == b.shape() && a.dtype() == b.dtype() && a.format() == b.format() &&
                      a.shape() != shape && b.is_dense_as(b.format());
-  const std::optional<Block> block = alike ? block_of(a, shape) : std::nullopt;
+  const std::optional<Along> block = alike ? block_of(a, shape) : std::nullopt;
   if (!block) return sum_to(binary(op, Binary::mul, a, b), shape);
   const Tensor sums = summed(op, a, b, *block);
   return as_strided(sums, shape, dense_strides(shape, a.format()), sums.offset());
