@@ -9,7 +9,6 @@
 namespace quern {
 namespace {
 
-using detail::sum_dtype;
 using kernels::ConvPass;
 using kernels::ConvProblem;
 constexpr std::string_view kOp = "conv2d";
@@ -24,12 +23,13 @@ Tensor conv2d(const Tensor& x_any, const Tensor& weight_any, const Tensor& bias,
   const Tensor x = autocast::lower(x_any), weight = autocast::lower(weight_any);
   problem.dtype = x.dtype();
   check(!bias.defined() || (bias.shape() == Shape{problem.oc} &&
-                            (bias.dtype() == sum_dtype(x.dtype()) || bias.dtype() == x.dtype())),
-        kOp, "bias: expected {} [{}], got {}", sum_dtype(x.dtype()), problem.oc, bias);
+                            (bias.dtype() == accumulator(x.dtype()) || bias.dtype() == x.dtype())),
+        kOp, "bias: expected {} [{}], got {}", accumulator(x.dtype()), problem.oc, bias);
 
   const Tensor source = raw::contiguous(x, problem.format);
   Tensor y = empty(detail::output_shape(problem), problem.dtype, problem.format);
-  const Tensor b = bias.defined() ? raw::contiguous(raw::to(bias, sum_dtype(problem.dtype))) : bias;
+  const Tensor b =
+      bias.defined() ? raw::contiguous(raw::to(bias, accumulator(problem.dtype))) : bias;
   detail::convolve(problem, ConvPass::forward, source, weight, y,
                    kernels::activate(b.defined() ? b.data_ptr() : nullptr));
 
@@ -49,7 +49,7 @@ Tensor conv2d(const Tensor& x_any, const Tensor& weight_any, const Tensor& bias,
                   if (needs[1])
                     gradients[1] = detail::conv_weight_gradient(problem, weight_shape, x.get(), dy);
                   if (needs[2]) {
-                    gradients[2] = empty({problem.oc}, sum_dtype(problem.dtype));
+                    gradients[2] = empty({problem.oc}, accumulator(problem.dtype));
                     conv_bias_grad(problem, dy.data_ptr(), gradients[2].out_ptr());
                   }
                   return gradients;

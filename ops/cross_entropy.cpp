@@ -94,7 +94,7 @@ Tensor cross_entropy(const Tensor& input, const Tensor& target, const Tensor& we
   const ClassTargets targets("cross_entropy", input, target, weight, ignore_index);
   const Tensor logits = autocast::widen(input);
   const Tensor x = raw::contiguous(logits, logits.format());
-  const DType statistics = x.dtype() == DType::f64 ? DType::f64 : DType::f32;
+  const DType statistics = accumulator(x.dtype());
   const Tensor stats = empty({targets.rows(), 2}, statistics);
   const Tensor losses = forward(targets, x, stats, label_smoothing);
   Tensor y = targets.reduce(losses, reduction, x.dtype());

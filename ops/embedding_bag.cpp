@@ -128,7 +128,7 @@ Tensor maximal(const Bags& bags, const Tensor& table, const Tensor& from) {
 
 /// dweight[from[b, c], c] += dy[b, c], bag after bag; a column has one thread.
 Tensor maximal_backward(const Tensor& dy, const Tensor& from, int64_t rows) {
-  const DType sums = dy.dtype() == DType::f64 ? DType::f64 : DType::f32;
+  const DType sums = accumulator(dy.dtype());
   const Tensor dense = raw::contiguous(dy);
   const int64_t width = dy.size(1), bags = dy.size(0), *row = from.data<int64_t>();
   Tensor dweight = zeros({rows, width}, sums);
@@ -148,7 +148,7 @@ Tensor maximal_backward(const Tensor& dy, const Tensor& from, int64_t rows) {
 Tensor sample_weights_backward(const Bags& bags, const Tensor& dy, const Tensor& table,
                                const Shape& shape) {
   const int64_t width = dy.size(1);
-  Tensor dweights = zeros({numel(shape)}, dy.dtype() == DType::f64 ? DType::f64 : DType::f32);
+  Tensor dweights = zeros({numel(shape)}, accumulator(dy.dtype()));
   const Tensor dense = raw::contiguous(dy);
   visit_floating("embedding_bag", dy.dtype(), [&]<class T>(std::type_identity<T>) {
     using Sum = kernels::Accumulator<T>;

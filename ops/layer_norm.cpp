@@ -11,12 +11,10 @@ namespace {
 
 constexpr std::string_view kOp = "layer_norm";
 
-DType parameter_dtype(const Tensor& x) { return x.dtype() == DType::f64 ? DType::f64 : DType::f32; }
-
 void check_parameter(std::string_view name, const Tensor& t, const Tensor& x, const Shape& shape) {
-  const bool fits = !t.defined() || t.dtype() == parameter_dtype(x) || t.dtype() == x.dtype();
+  const bool fits = !t.defined() || t.dtype() == accumulator(x.dtype()) || t.dtype() == x.dtype();
   check(fits && (!t.defined() || t.shape() == shape), kOp, "{}: expected {} {}, got {}; x {}", name,
-        parameter_dtype(x), shape, t, x);
+        accumulator(x.dtype()), shape, t, x);
 }
 
 bool ends_in(const Shape& shape, const Shape& tail) {
@@ -51,7 +49,7 @@ Tensor layer_norm(const Tensor& x, const Shape& normalized_shape, const Tensor& 
   report(line, kernel, x, 2);
   const int64_t columns = numel(normalized_shape);
   const kernels::LayerNormRows size{x.numel() / columns, columns};
-  const DType parameter = parameter_dtype(x);
+  const DType parameter = accumulator(x.dtype());
   const Tensor dense = raw::contiguous(x);
   const auto values = [&](const Tensor& t, double otherwise) {
     return t.defined() ? raw::contiguous(raw::to(t, parameter))

@@ -73,7 +73,7 @@ Tensor bias_gradient(const Tensor& dy_any) {
   constexpr int64_t kColumns = 256;
   const Tensor dy = raw::contiguous(dy_any);
   const int64_t rows = dy.size(0), columns = dy.size(1);
-  const Tensor dbias = zeros({columns}, sum_dtype(dy.dtype()));
+  const Tensor dbias = zeros({columns}, accumulator(dy.dtype()));
   if (rows == 0) return dbias;
   const auto& kernel = kernels::select_row(kOp, kernels::RowOp::sum_rows, dy.dtype());
   parallel_chunks(columns, kColumns, [&](int64_t begin, int64_t end) {
@@ -98,7 +98,7 @@ Tensor linear(const Tensor& x_any, const Tensor& weight_any, const Tensor& bias)
   const Tensor x = autocast::lower(x_any), weight = autocast::lower(weight_any);
   check(weight.dtype() == x.dtype() && weight.size(1) == x.size(-1), kOp,
         "weight: expected {} [out, {}], got {}; x {}", x.dtype(), x.size(-1), weight, x);
-  const DType sums = sum_dtype(x.dtype());
+  const DType sums = accumulator(x.dtype());
   check(!bias.defined() || ((bias.dtype() == x.dtype() || bias.dtype() == sums) &&
                             bias.shape() == Shape{weight.size(0)}),
         kOp, "bias: expected {} [{}], got {}; weight {}", sums, weight.size(0), bias, weight);

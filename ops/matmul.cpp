@@ -110,7 +110,7 @@ Tensor transpose(const Tensor& t) { return raw::transpose(t, -2, -1); }
 
 /// Memory for the gradient of operand `t`: f32 where steps of a broadcast add to bf16.
 Tensor gradient_like(const Tensor& t, const Shape& batch) {
-  return empty(t.shape(), batch_of(t) == batch ? t.dtype() : sum_dtype(t.dtype()));
+  return empty(t.shape(), batch_of(t) == batch ? t.dtype() : accumulator(t.dtype()));
 }
 
 Tensor row_matrix(const Tensor& a) { return a.dim() == 1 ? raw::unsqueeze(a, 0) : a; }

@@ -25,9 +25,7 @@ constexpr int64_t kRows = 256;         // rows that one call adds up, each colum
 constexpr int64_t kColumns = 1 << 12;  // of as many columns
 constexpr int64_t kGrain = 1 << 15;    // elements of a cell
 
-DType accumulator(DType dtype) {
-  return !is_floating(dtype) ? DType::i64 : dtype == DType::f64 ? DType::f64 : DType::f32;
-}
+DType total_dtype(DType dtype) { return is_floating(dtype) ? accumulator(dtype) : DType::i64; }
 
 Mask reduced_dims(std::string_view op, const Tensor& x, const Dims& dims) {
   check_dense(op, "x", x);
@@ -57,10 +55,10 @@ void sum_integers(const Tensor& t, const Along& s, int64_t* sums) {
       for (int64_t i = 0; i < s.inner; ++i) y[o * s.inner + i] += x[i];
 }
 
-/// [outer][inner] sums over n in the accumulator's dtype. Long sums are cut into parts by length
-/// alone, and the parts' sums summed in turn.
+/// [outer][inner] sums over n in total_dtype(). Long sums are cut into parts by length alone, and
+/// the parts' sums summed in turn.
 Tensor sum_along(std::string_view op, const Tensor& x, const Along& s) {
-  const DType dtype = x.dtype(), total = accumulator(dtype);
+  const DType dtype = x.dtype(), total = total_dtype(dtype);
   if (s.n == 0 || dtype == DType::i64) {
     Tensor y = zeros({s.outer * s.inner}, total);
     if (s.n > 0) sum_integers(x, s, y.out<int64_t>());
@@ -95,7 +93,7 @@ Tensor sum_along(std::string_view op, const Tensor& x, const Along& s) {
   return parts == 1 ? y : sum_along(op, y, {s.outer, parts, s.inner});
 }
 
-/// Σ x in the accumulator's dtype, reduced dimensions kept, in x's format.
+/// Σ x in total_dtype(), reduced dimensions kept, in x's format.
 Tensor sum_kept(std::string_view op, const Tensor& t, const Mask& reduced) {
   Tensor x = is_floating(t.dtype()) ? t : raw::to(t, DType::i64);
   x = raw::contiguous(x, t.format());
@@ -116,10 +114,10 @@ Tensor sum_kept(std::string_view op, const Tensor& t, const Mask& reduced) {
     int64_t n = 1;
     for (; i >= 0 && goes(i); --i) n *= size(i);
     outer /= n;
-    if (n > 1 || y.dtype() != accumulator(y.dtype())) y = sum_along(op, y, {outer, n, inner});
+    if (n > 1 || y.dtype() != total_dtype(y.dtype())) y = sum_along(op, y, {outer, n, inner});
   }
-  if (empty_sum) y = zeros({numel(kept)}, accumulator(x.dtype()));
-  y = raw::to(y, accumulator(x.dtype()));
+  if (empty_sum) y = zeros({numel(kept)}, total_dtype(x.dtype()));
+  y = raw::to(y, total_dtype(x.dtype()));
   return raw::as_strided(y, kept, dense_strides(kept, format), y.offset());
 }
 

@@ -9,8 +9,6 @@ namespace {
 
 constexpr std::string_view kOp = "batch_norm";
 
-DType parameter_dtype(DType dtype) { return dtype == DType::f64 ? DType::f64 : DType::f32; }
-
 Tensor to_f64(const Tensor& t) { return raw::contiguous(raw::to(t, DType::f64)); }
 
 /// `t`, dense, or [channels] of `otherwise` where there is none.
@@ -36,9 +34,8 @@ void update(const Tensor& running, const Tensor& value, double momentum, double 
 void check_batch_norm(const BatchNorm& norm, const Shape& x, DType dtype, bool training) {
   const auto check_parameter = [&](std::string_view name, const Tensor& t) {
     if (!t.defined()) return;
-    check((t.dtype() == parameter_dtype(dtype) || t.dtype() == dtype) && t.shape() == Shape{x[1]},
-          kOp, "{}: expected {} [{}], got {}; x {} {}", name, parameter_dtype(dtype), x[1], t,
-          dtype, x);
+    check((t.dtype() == accumulator(dtype) || t.dtype() == dtype) && t.shape() == Shape{x[1]}, kOp,
+          "{}: expected {} [{}], got {}; x {} {}", name, accumulator(dtype), x[1], t, dtype, x);
   };
   check_parameter("running_mean", norm.running_mean);
   check_parameter("running_var", norm.running_var);
@@ -70,7 +67,7 @@ void update_running(const BatchNorm& norm, const Moments& moments, double count)
 
 ChannelNorm::ChannelNorm(const BatchNorm& norm, const Moments& moments, DType dtype, Center where) {
   const int64_t channels = moments.mean.numel();
-  const DType parameters = parameter_dtype(dtype);
+  const DType parameters = accumulator(dtype);
   for (Tensor* t : {&center, &excess, &scale, &shift, &invstd}) *t = empty({channels}, parameters);
   visit_floating(kOp, parameters, [&]<class T>(std::type_identity<T>) {
     const Tensor weight = values(norm.weight, channels, 1, parameters);

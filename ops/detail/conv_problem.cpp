@@ -156,7 +156,7 @@ Tensor conv_weight_gradient(const ConvProblem& problem, const Shape& shape, cons
                             const Tensor& dy, const ChannelMap& prologue) {
   ConvProblem p = problem;
   p.maps = prologue.scale != nullptr;
-  const Tensor dw = empty(shape, sum_dtype(p.dtype));
+  const Tensor dw = empty(shape, accumulator(p.dtype));
   conv_plan(p, ConvPass::wgrad)
       ->run(x.data_ptr(), dy.data_ptr(), dw.out_ptr(), Epilogue{}, prologue);
   return dw;

@@ -101,7 +101,7 @@ void renorm_rows_(const Tensor& table, const Tensor& indices, double max_norm, d
 Tensor table_gradient(const TableGrad& grad) {
   const RowGroups groups = group_rows(grad.indices, grad.rows);
   const int64_t width = grad.dy.size(1), all = groups.rows.numel();
-  const DType sums = grad.dy.dtype() == DType::f64 ? DType::f64 : DType::f32;
+  const DType sums = accumulator(grad.dy.dtype());
   const Tensor dy = raw::contiguous(grad.dy);
   const Tensor source =
       grad.source.defined() ? picked<int64_t>(grad.source, groups.places) : groups.places;

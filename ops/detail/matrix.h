@@ -46,7 +46,4 @@ inline void report(VerboseOp& line, const kernels::GemmKernel& kernel,
   report(line, kernel.name, kernel.a, p);
 }
 
-/// The dtype that products of `dtype` are summed in, and gradients of weights kept in.
-inline DType sum_dtype(DType dtype) { return dtype == DType::f64 ? DType::f64 : DType::f32; }
-
 }  // namespace quern::detail

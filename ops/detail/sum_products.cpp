@@ -36,7 +36,7 @@ std::optional<Along> block_of(const Tensor& t, const Shape& shape) {
 
 /// [outer][inner] sums over n. Parts of n are as long as the shape tells, and summed in turn.
 Tensor summed(std::string_view op, const Tensor& a, const Tensor& b, const Along& block) {
-  const DType dtype = a.dtype(), total = dtype == DType::f64 ? DType::f64 : DType::f32;
+  const DType dtype = a.dtype(), total = accumulator(dtype);
   const auto [outer, n, inner] = block;
   const int64_t size = std::clamp<int64_t>(kPart / inner, 1, n), parts = ceil_div(n, size);
   const BinaryKernel& times = select_binary(op, Binary::mul, dtype);

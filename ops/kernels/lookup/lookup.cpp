@@ -24,7 +24,7 @@ bool in_lines(const void* p, int64_t stride, int64_t bytes) {
 
 /// Segment s, by partial sums over `grain` places each, which are added one after the other.
 void sum_long(const SegmentSumKernel& kernel, const SegmentSum& sum, int64_t s, int64_t grain) {
-  const DType sums = kernel.to == DType::f64 ? DType::f64 : DType::f32;
+  const DType sums = accumulator(kernel.to);
   const int64_t begin = sum.offsets[s], end = sum.offsets[s + 1];
   std::vector<int64_t> offsets;
   for (int64_t at = begin; at < end; at += grain) offsets.push_back(at);
