@@ -67,7 +67,6 @@ Tensor backward(const ClassTargets& targets, const Tensor& x, const Tensor& stat
   const Tensor dx = empty_like(x);
   const double spread = smoothing / static_cast<double>(targets.classes());
   const double weights = targets.weight_of_classes();
-  const int64_t item = itemsize(stats.dtype());
   for_each_row(targets.along(), itemsize(x.dtype()), x.data_ptr(), nullptr, dx.out_ptr(),
                [&](const RowData& r) {
                  const double dy = g.data<double>()[r.index];
@@ -75,7 +74,7 @@ Tensor backward(const ClassTargets& targets, const Tensor& x, const Tensor& stat
                  const double at_target =
                      ignored ? 0 : (1 - smoothing) * targets.weight(targets.target(r.index));
                  Row row{.n = targets.classes(), .x = r.x, .y = r.y};
-                 row.out = static_cast<std::byte*>(stats.out_ptr()) + 2 * r.index * item;
+                 row.out = stats.out_ptr(2 * r.index);
                  row.weight = weight.defined() ? weight.data_ptr() : nullptr;
                  row.target = ignored ? -1 : targets.target(r.index);
                  row.a = dy * (at_target + spread * weights), row.b = dy * spread,

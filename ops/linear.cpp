@@ -78,8 +78,8 @@ Tensor bias_gradient(const Tensor& dy_any) {
   const auto& kernel = kernels::select_row(kOp, kernels::RowOp::sum_rows, dy.dtype());
   parallel_chunks(columns, kColumns, [&](int64_t begin, int64_t end) {
     kernel.run({.n = end - begin,
-                .x = static_cast<const std::byte*>(dy.data_ptr()) + begin * itemsize(dy.dtype()),
-                .out = static_cast<std::byte*>(dbias.out_ptr()) + begin * itemsize(dbias.dtype()),
+                .x = dy.data_ptr(begin),
+                .out = dbias.out_ptr(begin),
                 .rows = rows,
                 .stride = columns});
   });

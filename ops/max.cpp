@@ -34,14 +34,13 @@ MaxResult max_kept(std::string_view op, const Tensor& x, int dim) {
     const ColumnKernel& by_columns = select_column(op, ColumnOp::max, x.dtype());
     if (line)
       line.set(by_columns.name, to_string(x.shape()), fmt::format("{}:{}", x.dtype(), x.format()));
-    const int64_t item = itemsize(x.dtype());
     for_each_strip(s, [&](int64_t first, int64_t columns) {
       const int64_t result = first / (s.n * s.inner) * s.inner + first % s.inner;
       by_columns.run({.rows = s.n,
                       .n = columns,
                       .stride = s.inner,
-                      .x = static_cast<const std::byte*>(x.data_ptr()) + first * item,
-                      .y = static_cast<std::byte*>(y.values.out_ptr()) + result * item,
+                      .x = x.data_ptr(first),
+                      .y = y.values.out_ptr(result),
                       .index = y.indices.out<int64_t>() + result});
     });
     return y;

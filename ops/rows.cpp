@@ -58,13 +58,10 @@ void copy(const Tensor& from, const int64_t* from_index, const Tensor& to, const
 Tensor rounded_by_chance(const Tensor& x, DType dtype, Generator& generator) {
   const Tensor from = raw::contiguous(x), y = empty(x.shape(), dtype);
   const auto& kernel = kernels::select_by_chance("scatter_rows_by_chance", dtype);
-  const float* in = from.data<float>();
-  auto* const out = static_cast<std::byte*>(y.out_ptr());
-  const uint64_t stream = generator.next_stream();
-  parallel_chunks(
-      x.numel(), 1 << 14, [=, &kernel, seed = generator.seed()](int64_t begin, int64_t end) {
-        kernel.run({in + begin, out + begin * itemsize(dtype), begin, end - begin, seed, stream});
-      });
+  const uint64_t seed = generator.seed(), stream = generator.next_stream();
+  parallel_chunks(x.numel(), 1 << 14, [&](int64_t begin, int64_t end) {
+    kernel.run({from.data<float>() + begin, y.out_ptr(begin), begin, end - begin, seed, stream});
+  });
   return y;
 }
 

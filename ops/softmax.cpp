@@ -32,27 +32,23 @@ Tensor map_along(std::string_view op, Function f, const Tensor& x, int dim, cons
     line.set(kernel, to_string(x.shape()), fmt::format("{}:{}", x.dtype(), x.format()));
     line.set_work(0, (dy.defined() ? 3 : 2) * x.nbytes());
   };
-  const void* gradient = dy.defined() ? dy.data_ptr() : nullptr;
   if (goes_by_strips(s)) {
     const ColumnKernel& kernel = select_column(op, f.column, x.dtype());
     report(kernel.name);
     for_each_strip(s, [&](int64_t first, int64_t columns) {
-      const auto at = [&](const void* p) {
-        return p ? static_cast<const std::byte*>(p) + first * itemsize(x.dtype()) : nullptr;
-      };
       kernel.run({.rows = s.n,
                   .n = columns,
                   .stride = s.inner,
-                  .x = at(x.data_ptr()),
-                  .dy = at(gradient),
-                  .y = static_cast<std::byte*>(y.out_ptr()) + first * itemsize(x.dtype())});
+                  .x = x.data_ptr(first),
+                  .dy = dy.defined() ? dy.data_ptr(first) : nullptr,
+                  .y = y.out_ptr(first)});
     });
     return y;
   }
   const RowKernel& kernel = select_row(op, f.row, x.dtype());
   report(kernel.name);
   for_each_row(
-      s, itemsize(x.dtype()), x.data_ptr(), gradient, y.out_ptr(),
+      s, itemsize(x.dtype()), x.data_ptr(), dy.defined() ? dy.data_ptr() : nullptr, y.out_ptr(),
       [&](const RowData& row) { kernel.run({.n = s.n, .x = row.x, .dy = row.dy, .y = row.y}); });
   return y;
 }

@@ -74,9 +74,6 @@ Tensor sum_along(std::string_view op, const Tensor& x, const Along& s) {
     line.set(kernel.name, to_string({s.outer, s.n, s.inner}), std::string(to_string(dtype)));
   const Tensor y = empty({s.outer * parts * s.inner}, total);
   if (line) line.set_work(0, x.nbytes() + y.nbytes());
-  const auto* from = static_cast<const std::byte*>(x.data_ptr());
-  auto* to = static_cast<std::byte*>(y.out_ptr());
-
   const int64_t group = std::max<int64_t>(1, kGrain / (std::min(s.n, part) * strip));
   parallel_chunks(s.outer * parts * strips, group, [&](int64_t begin, int64_t end) {
     for (int64_t cell = begin; cell < end; ++cell) {
@@ -84,8 +81,8 @@ Tensor sum_along(std::string_view op, const Tensor& x, const Along& s) {
       const int64_t column = cell % strips * strip;
       const int64_t count = std::min(part, s.n - first);
       Row r{.n = row ? count : std::min(strip, s.inner - column)};
-      r.x = from + ((o * s.n + first) * s.inner + column) * itemsize(dtype);
-      r.out = to + (cell / strips * s.inner + column) * itemsize(total);
+      r.x = x.data_ptr((o * s.n + first) * s.inner + column);
+      r.out = y.out_ptr(cell / strips * s.inner + column);
       r.rows = count, r.stride = s.inner;
       kernel.run(r);
     }

@@ -52,8 +52,8 @@ class Tensor {
   DType dtype() const { return impl().dtype; }  ///< the type of the elements
   int64_t nbytes() const { return numel() * itemsize(dtype()); }
 
-  /// First element, to read.
-  const void* data_ptr() const { return out_ptr(); }
+  /// First element, to read; or the one that lies so many `behind` it.
+  const void* data_ptr(int64_t behind = 0) const { return out_ptr(behind); }
   /// data_ptr() as T. Error: another dtype.
   template <class T>
   const T* data() const {
@@ -74,8 +74,10 @@ class Tensor {
     return static_cast<T*>(mutable_data_ptr());
   }
   /// First element, for an op that fills a tensor it has just made, or that moves the version on
-  /// itself when it has written (InPlaceChange).
-  void* out_ptr() const { return dense().storage->data() + offset() * itemsize(dtype()); }
+  /// itself when it has written (InPlaceChange); or the one that lies so many `behind` it.
+  void* out_ptr(int64_t behind = 0) const {
+    return dense().storage->data() + (offset() + behind) * itemsize(dtype());
+  }
   /// out_ptr() as T. Error: another dtype.
   template <class T>
   T* out() const {

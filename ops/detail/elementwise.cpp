@@ -72,8 +72,7 @@ CachedVector<Loop> loop_nest(const Tensor& y, const Tensor& a, const Tensor& b) 
 
 /// A pointer to element `offset` as a kernel takes it where the operand is a scalar: bf16 widened.
 const void* scalar_at(const Tensor& t, int64_t offset, float& widened) {
-  if (t.dtype() != DType::bf16)
-    return static_cast<const std::byte*>(t.data_ptr()) + offset * itemsize(t.dtype());
+  if (t.dtype() != DType::bf16) return t.data_ptr(offset);
   widened = static_cast<float>(t.data<bfloat16>()[offset]);
   return &widened;
 }
@@ -116,9 +115,6 @@ void run_nest(const CachedVector<Loop>& nest, const Tensor& y, const Tensor& a, 
   const int64_t cell = grain(y.numel());
   const int64_t parts = ceil_div(run.size, cell), group = std::max<int64_t>(1, cell / run.size);
   auto* const out = static_cast<std::byte*>(y.out_ptr());
-  const auto at = [item = itemsize(a.dtype())](const Tensor& t, int64_t offset) {
-    return static_cast<const std::byte*>(t.data_ptr()) + offset * item;
-  };
 
   parallel_chunks(runs * parts, group, [&](int64_t begin, int64_t end) {
     Walk walk(nest, begin / parts);
@@ -127,8 +123,8 @@ void run_nest(const CachedVector<Loop>& nest, const Tensor& y, const Tensor& a, 
       const int64_t first = part * cell, n = std::min(cell, run.size - first);
       const int64_t a_at = walk.a + first * run.a, b_at = walk.b + first * run.b;
       float widened;
-      run_kernel(n, run.a == 0 ? scalar_at(a, a_at, widened) : at(a, a_at),
-                 run.b == 0 ? scalar_at(b, b_at, widened) : at(b, b_at),
+      run_kernel(n, run.a == 0 ? scalar_at(a, a_at, widened) : a.data_ptr(a_at),
+                 run.b == 0 ? scalar_at(b, b_at, widened) : b.data_ptr(b_at),
                  out + (walk.y + first) * itemsize(y.dtype()), mode);
       if (++part == parts) part = 0, walk.next();
     }
@@ -182,12 +178,11 @@ Tensor with_number(std::string_view op, Binary f, const Tensor& t, double number
 
   const float as_float = static_cast<float>(number);
   const void* scalar = dtype == DType::f64 ? static_cast<const void*>(&number) : &as_float;
-  const int64_t item = itemsize(dtype);
   parallel_chunks(y.numel(), grain(y.numel()), [&](int64_t begin, int64_t end) {
-    const auto* dense = static_cast<const std::byte*>(x.data_ptr()) + begin * item;
-    auto* out = static_cast<std::byte*>(y.out_ptr()) + begin * item;
+    const void* dense = x.data_ptr(begin);
     const bool first = mode == Run::scalar_dense;
-    kernel.run(end - begin, first ? scalar : dense, first ? dense : scalar, out, mode, 0, 0);
+    kernel.run(end - begin, first ? scalar : dense, first ? dense : scalar, y.out_ptr(begin), mode,
+               0, 0);
   });
   return y;
 }
@@ -201,10 +196,8 @@ Tensor unary(std::string_view op, Unary f, const Tensor& t, double p, double q) 
   const UnaryKernel& kernel = select_unary(op, f, x.dtype());
   const Tensor y = empty_like(x);
   report(line, kernel.name, y, x.nbytes());
-  const int64_t item = itemsize(x.dtype());
   parallel_chunks(y.numel(), grain(y.numel()), [&](int64_t begin, int64_t end) {
-    kernel.run(end - begin, static_cast<const std::byte*>(x.data_ptr()) + begin * item,
-               static_cast<std::byte*>(y.out_ptr()) + begin * item, p, q);
+    kernel.run(end - begin, x.data_ptr(begin), y.out_ptr(begin), p, q);
   });
   return y;
 }
@@ -254,8 +247,7 @@ Tensor where(std::string_view op, const Tensor& condition, const Tensor& a, cons
       broadcast_shapes(op, condition.shape(), broadcast_shapes(op, a.shape(), b.shape()));
   const DType dtype = promote(a.dtype(), b.dtype());
   VerboseOp line(op);
-  const int64_t item = itemsize(dtype);
-  const ChoiceKernel& kernel = select_choice(op, item);
+  const ChoiceKernel& kernel = select_choice(op, itemsize(dtype));
   const MemoryFormat format = format_of(shape, {a, b, condition});
   const Tensor y = empty(shape, dtype, format);
   report(line, kernel.name, y, condition.nbytes() + a.nbytes() + b.nbytes());
@@ -268,11 +260,8 @@ Tensor where(std::string_view op, const Tensor& condition, const Tensor& a, cons
                z = dense(to(b, dtype), same_b);
   const Run mode = same_a ? Run::scalar_dense : same_b ? Run::dense_scalar : Run::dense_dense;
   parallel_chunks(y.numel(), grain(y.numel()), [&](int64_t begin, int64_t end) {
-    const auto at = [&](const Tensor& t, bool same) {
-      return static_cast<const std::byte*>(t.data_ptr()) + (same ? 0 : begin * item);
-    };
-    kernel.run(end - begin, chosen.data<bool>() + begin, at(x, same_a), at(z, same_b),
-               static_cast<std::byte*>(y.out_ptr()) + begin * item, mode);
+    kernel.run(end - begin, chosen.data<bool>() + begin, x.data_ptr(same_a ? 0 : begin),
+               z.data_ptr(same_b ? 0 : begin), y.out_ptr(begin), mode);
   });
   return y;
 }

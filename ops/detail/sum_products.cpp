@@ -42,20 +42,16 @@ Tensor summed(std::string_view op, const Tensor& a, const Tensor& b, const Along
   const BinaryKernel& times = select_binary(op, Binary::mul, dtype);
   const RowKernel& add = select_row(op, inner == 1 ? RowOp::sum : RowOp::sum_rows, dtype);
   const Tensor sums = empty({outer, parts, inner}, total);
-  const int64_t item = itemsize(dtype);
-  const auto at = [](const Tensor& t, int64_t i) {
-    return static_cast<std::byte*>(t.out_ptr()) + i * itemsize(t.dtype());
-  };
   parallel_chunks(outer * parts, std::max<int64_t>(1, kPart / (size * inner)),
                   [&](int64_t begin, int64_t end) {
-                    const Workspace products(size * inner * item);
+                    const Workspace products(size * inner * itemsize(dtype));
                     for (int64_t cell = begin; cell < end; ++cell) {
                       const int64_t first = cell % parts * size, rows = std::min(size, n - first);
                       const int64_t place = (cell / parts * n + first) * inner;
-                      times.run(rows * inner, at(a, place), at(b, place), products.as<std::byte>(),
-                                Run::dense_dense, 0, 0);
+                      times.run(rows * inner, a.data_ptr(place), b.data_ptr(place),
+                                products.as<std::byte>(), Run::dense_dense, 0, 0);
                       Row row{.n = inner == 1 ? rows : inner};
-                      row.x = products.as<std::byte>(), row.out = at(sums, cell * inner);
+                      row.x = products.as<std::byte>(), row.out = sums.out_ptr(cell * inner);
                       row.rows = rows, row.stride = inner;
                       add.run(row);
                     }
