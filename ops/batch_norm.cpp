@@ -2,9 +2,9 @@
 
 #include "quern/autograd/node.h"
 #include "quern/ops/detail/channel_norm.h"
+#include "quern/ops/detail/report.h"
 #include "quern/ops/kernels/norm/batch_norm.h"
 #include "quern/tensor/raw.h"
-#include "quern/tensor/verbose.h"
 
 namespace quern {
 namespace {
@@ -21,12 +21,6 @@ struct Problem {
         x.dtype(), x.format() == MemoryFormat::channels_last || size.pixels == 1);
   }
   double count() const { return static_cast<double>(size.images * size.pixels); }
-  /// `tensors`: like x, read or written
-  void report(VerboseOp& line, int64_t tensors) const {
-    if (!line) return;
-    line.set(kernel->name, to_string(x.shape()), fmt::format("{}:{}", x.dtype(), x.format()));
-    line.set_work(0, tensors * x.nbytes());
-  }
 
   Tensor x;
   BatchNormSize size;
@@ -62,7 +56,7 @@ Tensor normalise(const Problem& p, const Tensor& x, const BatchNorm& norm, const
                  training](const Tensor& dy_any, Needs needs) -> Tensors {
                   VerboseOp line("batch_norm_bwd");
                   const Problem p(x.get());
-                  p.report(line, 3);
+                  report(line, p.kernel->name, p.x, 3 * p.x.nbytes());
                   const Tensor dy = raw::contiguous(raw::to(dy_any, p.x.dtype()), p.x.format());
                   const Tensor dx = needs[0] ? empty_like(p.x) : Tensor();
                   if (!training && !needs[1] && !needs[2]) {
@@ -97,7 +91,7 @@ Tensor batch_norm(const Tensor& x, const Tensor& running_mean, const Tensor& run
 
   VerboseOp line("batch_norm_fwd");
   const Problem p(x);
-  p.report(line, 2);
+  report(line, p.kernel->name, p.x, 2 * p.x.nbytes());
   const Moments moments = training ? batch_moments(p) : Moments(norm);
   const Tensor y = normalise(p, x, norm, moments, training);
   if (training) update_running(norm, moments, p.count());

@@ -1,9 +1,9 @@
 #include "quern/autograd/node.h"
 #include "quern/ops/autocast.h"
 #include "quern/ops/detail/class_targets.h"
+#include "quern/ops/detail/report.h"
 #include "quern/ops/kernels/reduce/row.h"
 #include "quern/tensor/raw.h"
-#include "quern/tensor/verbose.h"
 
 namespace quern {
 namespace {
@@ -32,10 +32,7 @@ Tensor forward(const ClassTargets& targets, const Tensor& x, const Tensor& stats
                double smoothing) {
   VerboseOp line("cross_entropy");
   const RowKernel& kernel = select_row("cross_entropy", RowOp::log_sum_exp, x.dtype());
-  if (line) {
-    line.set(kernel.name, to_string(x.shape()), fmt::format("{}:{}", x.dtype(), x.format()));
-    line.set_work(0, x.nbytes());
-  }
+  report(line, kernel.name, x, x.nbytes());
   const Tensor losses = empty({targets.rows()}, DType::f64);
   const auto run = [&]<class T, class A>(T, A) {
     for_each_row(
@@ -60,10 +57,7 @@ Tensor backward(const ClassTargets& targets, const Tensor& x, const Tensor& stat
                 const Tensor& weight, double smoothing) {
   VerboseOp line("cross_entropy_backward");
   const RowKernel& kernel = select_row("cross_entropy", RowOp::cross_entropy_backward, x.dtype());
-  if (line) {
-    line.set(kernel.name, to_string(x.shape()), fmt::format("{}:{}", x.dtype(), x.format()));
-    line.set_work(0, 2 * x.nbytes());
-  }
+  report(line, kernel.name, x, 2 * x.nbytes());
   const Tensor dx = empty_like(x);
   const double spread = smoothing / static_cast<double>(targets.classes());
   const double weights = targets.weight_of_classes();

@@ -3,12 +3,12 @@
 #include <algorithm>
 
 #include "quern/autograd/node.h"
+#include "quern/ops/detail/report.h"
 #include "quern/ops/detail/rows.h"
 #include "quern/ops/kernels/reduce/column.h"
 #include "quern/ops/kernels/reduce/row.h"
 #include "quern/tensor/check_dense.h"
 #include "quern/tensor/raw.h"
-#include "quern/tensor/verbose.h"
 
 namespace quern {
 namespace {
@@ -25,15 +25,12 @@ MaxResult max_kept(std::string_view op, const Tensor& x, int dim) {
   VerboseOp line(op);
   const RowKernel* kernel =
       is_floating(x.dtype()) ? &select_row(op, RowOp::max, x.dtype()) : nullptr;
-  if (line)
-    line.set(kernel ? kernel->name : "scan", to_string(x.shape()),
-             fmt::format("{}:{}", x.dtype(), x.format()));
-  if (line) line.set_work(0, x.nbytes() + y.values.nbytes() + y.indices.nbytes());
+  const int64_t bytes = x.nbytes() + y.values.nbytes() + y.indices.nbytes();
+  report(line, kernel ? kernel->name : "scan", x, bytes);
   const Along s = along(x, dim);
   if (is_floating(x.dtype()) && goes_by_strips(s)) {
     const ColumnKernel& by_columns = select_column(op, ColumnOp::max, x.dtype());
-    if (line)
-      line.set(by_columns.name, to_string(x.shape()), fmt::format("{}:{}", x.dtype(), x.format()));
+    report(line, by_columns.name, x, bytes);
     for_each_strip(s, [&](int64_t first, int64_t columns) {
       const int64_t result = first / (s.n * s.inner) * s.inner + first % s.inner;
       by_columns.run({.rows = s.n,

@@ -2,12 +2,12 @@
 
 #include "quern/autograd/node.h"
 #include "quern/ops/autocast.h"
+#include "quern/ops/detail/report.h"
 #include "quern/ops/detail/rows.h"
 #include "quern/ops/kernels/reduce/column.h"
 #include "quern/ops/kernels/reduce/row.h"
 #include "quern/tensor/check_dense.h"
 #include "quern/tensor/raw.h"
-#include "quern/tensor/verbose.h"
 
 namespace quern {
 namespace {
@@ -27,14 +27,10 @@ Tensor map_along(std::string_view op, Function f, const Tensor& x, int dim, cons
   if (x.numel() == 0) return y;
   VerboseOp line(op);
   const Along s = along(x, dim);
-  const auto report = [&](const char* kernel) {
-    if (!line) return;
-    line.set(kernel, to_string(x.shape()), fmt::format("{}:{}", x.dtype(), x.format()));
-    line.set_work(0, (dy.defined() ? 3 : 2) * x.nbytes());
-  };
+  const int64_t bytes = (dy.defined() ? 3 : 2) * x.nbytes();
   if (goes_by_strips(s)) {
     const ColumnKernel& kernel = select_column(op, f.column, x.dtype());
-    report(kernel.name);
+    report(line, kernel.name, x, bytes);
     for_each_strip(s, [&](int64_t first, int64_t columns) {
       kernel.run({.rows = s.n,
                   .n = columns,
@@ -46,7 +42,7 @@ Tensor map_along(std::string_view op, Function f, const Tensor& x, int dim, cons
     return y;
   }
   const RowKernel& kernel = select_row(op, f.row, x.dtype());
-  report(kernel.name);
+  report(line, kernel.name, x, bytes);
   for_each_row(
       s, itemsize(x.dtype()), x.data_ptr(), dy.defined() ? dy.data_ptr() : nullptr, y.out_ptr(),
       [&](const RowData& row) { kernel.run({.n = s.n, .x = row.x, .dy = row.dy, .y = row.y}); });

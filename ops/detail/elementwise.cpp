@@ -5,12 +5,12 @@
 #include <utility>
 
 #include "quern/ops/binary.h"
+#include "quern/ops/detail/report.h"
 #include "quern/ops/kernels/elementwise/elementwise.h"
 #include "quern/tensor/check_dense.h"
 #include "quern/tensor/divide.h"
 #include "quern/tensor/parallel.h"
 #include "quern/tensor/raw.h"
-#include "quern/tensor/verbose.h"
 
 namespace quern::raw {
 namespace {
@@ -34,13 +34,6 @@ bool takes_integers(Binary f) {
 template <class Function>
 DType compute_dtype(Function f, DType dtype) {
   return takes_integers(f) || is_floating(dtype) ? dtype : DType::f32;
-}
-
-/// `read`: bytes of the operands
-void report(VerboseOp& line, const char* kernel, const Tensor& y, int64_t read) {
-  if (!line) return;
-  line.set(kernel, to_string(y.shape()), fmt::format("{}:{}", y.dtype(), y.format()));
-  line.set_work(0, read + y.nbytes());
 }
 
 /// One loop over elements: its length and the step of each operand, 0 where it is broadcast.
@@ -154,7 +147,7 @@ void binary_into(std::string_view op, Binary f, const Tensor& y, const Tensor& a
   if (y.numel() == 0) return;
   VerboseOp line(op);
   const BinaryKernel& kernel = select_binary(op, f, y.dtype());
-  report(line, kernel.name, y, a.nbytes() + b.nbytes());
+  detail::report(line, kernel.name, y, a.nbytes() + b.nbytes() + y.nbytes());
   broadcast(y, a, b, [&](int64_t n, const void* from, const void* other, void* to, Run mode) {
     kernel.run(n, from, other, to, mode, p, q);
   });
@@ -174,7 +167,7 @@ Tensor with_number(std::string_view op, Binary f, const Tensor& t, double number
   const Tensor y = empty_like(x);
   VerboseOp line(op);
   const BinaryKernel& kernel = select_binary(op, f, dtype);
-  report(line, kernel.name, y, x.nbytes());
+  detail::report(line, kernel.name, y, x.nbytes() + y.nbytes());
 
   const float as_float = static_cast<float>(number);
   const void* scalar = dtype == DType::f64 ? static_cast<const void*>(&number) : &as_float;
@@ -195,7 +188,7 @@ Tensor unary(std::string_view op, Unary f, const Tensor& t, double p, double q) 
   VerboseOp line(op);
   const UnaryKernel& kernel = select_unary(op, f, x.dtype());
   const Tensor y = empty_like(x);
-  report(line, kernel.name, y, x.nbytes());
+  detail::report(line, kernel.name, y, x.nbytes() + y.nbytes());
   parallel_chunks(y.numel(), grain(y.numel()), [&](int64_t begin, int64_t end) {
     kernel.run(end - begin, x.data_ptr(begin), y.out_ptr(begin), p, q);
   });
@@ -229,7 +222,7 @@ Tensor compare(std::string_view op, Comparison f, const Tensor& a, const Tensor&
   VerboseOp line(op);
   const ComparisonKernel& kernel = select_comparison(op, f, dtype);
   const Tensor y = empty(shape, DType::boolean, format_of(shape, {a, b}));
-  report(line, kernel.name, y, a.nbytes() + b.nbytes());
+  detail::report(line, kernel.name, y, a.nbytes() + b.nbytes() + y.nbytes());
   if (y.numel() > 0)
     broadcast(y, to(a, dtype), to(b, dtype),
               [&](int64_t n, const void* from, const void* other, void* out, Run mode) {
@@ -250,7 +243,7 @@ Tensor where(std::string_view op, const Tensor& condition, const Tensor& a, cons
   const ChoiceKernel& kernel = select_choice(op, itemsize(dtype));
   const MemoryFormat format = format_of(shape, {a, b, condition});
   const Tensor y = empty(shape, dtype, format);
-  report(line, kernel.name, y, condition.nbytes() + a.nbytes() + b.nbytes());
+  detail::report(line, kernel.name, y, condition.nbytes() + a.nbytes() + b.nbytes() + y.nbytes());
   if (y.numel() == 0) return y;
   const bool same_a = a.numel() == 1, same_b = b.numel() == 1 && !same_a;
   const auto dense = [&](const Tensor& t, bool same) {
