@@ -59,15 +59,14 @@ struct Planes {
   }
 
   template <class Index>
-  static void max_forward_as(const Pool& pool, const T* x, int64_t row, T* y, Index* index) {
+  static void max_forward(const Pool& pool, const T* x, int64_t row, T* y, Index* index) {
     if (pool.w.stride == 1) max_forward_strided<1>(pool, x, row, y, index);
     else if (pool.w.stride == 2) max_forward_strided<2>(pool, x, row, y, index);
     else max_forward_strided<0>(pool, x, row, y, index);
   }
 
   template <class Index>
-  static void max_backward_as(const Pool& pool, const T* dy, const Index* index, int64_t row,
-                              T* dx) {
+  static void max_backward(const Pool& pool, const T* dy, const Index* index, int64_t row, T* dx) {
     const PoolAxis& axis = pool.w;
     const PoolRange rows = pool.h.outputs[row];
     for (int64_t start = 0; start < axis.in; start += kStretch) {
@@ -95,21 +94,6 @@ struct Planes {
     }
   }
 
-  static void max_forward(const Pool& pool, const void* x_, int64_t row, void* y_, void* index) {
-    const T* x = static_cast<const T*>(x_);
-    T* y = static_cast<T*>(y_);
-    if (pool.wide_index) max_forward_as(pool, x, row, y, static_cast<int32_t*>(index));
-    else max_forward_as(pool, x, row, y, static_cast<uint8_t*>(index));
-  }
-
-  static void max_backward(const Pool& pool, const void* dy_, const void* index, int64_t row,
-                           void* dx_) {
-    const T* dy = static_cast<const T*>(dy_);
-    T* dx = static_cast<T*>(dx_);
-    if (pool.wide_index) max_backward_as(pool, dy, static_cast<const int32_t*>(index), row, dx);
-    else max_backward_as(pool, dy, static_cast<const uint8_t*>(index), row, dx);
-  }
-
   static W divisor(const Pool& pool, int64_t oh, int64_t ow) {
     return static_cast<W>(pool.h.divisor[oh] * pool.w.divisor[ow]);
   }
@@ -134,9 +118,7 @@ struct Planes {
   }
 
   /// A window is summed row by row, then over rows: the error grows with h + w, not with h·w.
-  static void avg_forward(const Pool& pool, const void* x_, int64_t row, void* y_) {
-    const T* x = static_cast<const T*>(x_);
-    T* y = static_cast<T*>(y_);
+  static void avg_forward(const Pool& pool, const T* x, int64_t row, T* y) {
     const PoolRange rows = pool.h.inputs[row];
     for (int64_t ow = 0; ow < pool.w.out; ++ow) {
       const PoolRange columns = pool.w.inputs[ow];
@@ -156,9 +138,7 @@ struct Planes {
     }
   }
 
-  static void avg_backward(const Pool& pool, const void* dy_, int64_t row, void* dx_) {
-    const T* dy = static_cast<const T*>(dy_);
-    T* dx = static_cast<T*>(dx_);
+  static void avg_backward(const Pool& pool, const T* dy, int64_t row, T* dx) {
     const PoolRange rows = pool.h.outputs[row];
     if (pool.h.out * pool.w.out == 1) {
       std::fill_n(dx, pool.w.in, static_cast<T>(static_cast<W>(dy[0]) / divisor(pool, 0, 0)));
@@ -181,17 +161,17 @@ struct Planes {
       for (int64_t w = start; w < stop; ++w) dx[w] = static_cast<T>(sum[w - start]);
     }
   }
-
-  static constexpr PoolKernel record(const char* name, DType dtype) {
-    return {name,      kIsa,        dtype,        1,           1,
-            INT64_MAX, max_forward, max_backward, avg_forward, avg_backward};
-  }
 };
 
+template <class T, class W>
+constexpr PoolKernel record(const char* name, DType dtype) {
+  return PoolRecord<Planes<T, W>, T>::of(name, dtype, 1, 1);
+}
+
 constexpr PoolKernel kRecords[] = {
-    Planes<float, float>::record(QUERN_NAMED("pool_f32_nchw"), DType::f32),
-    Planes<bfloat16, float>::record(QUERN_NAMED("pool_bf16_nchw"), DType::bf16),
-    Planes<double, double>::record(QUERN_NAMED("pool_f64_nchw"), DType::f64),
+    record<float, float>(QUERN_NAMED("pool_f32_nchw"), DType::f32),
+    record<bfloat16, float>(QUERN_NAMED("pool_bf16_nchw"), DType::bf16),
+    record<double, double>(QUERN_NAMED("pool_f64_nchw"), DType::f64),
 };
 
 }  // namespace

@@ -12,7 +12,7 @@ namespace {
 template <class T>
 struct Reference {
   template <class Index>
-  static void max_forward_as(const Pool& pool, const T* x, int64_t row, T* y, Index* index) {
+  static void max_forward(const Pool& pool, const T* x, int64_t row, T* y, Index* index) {
     const PoolRange rows = pool.h.inputs[row];
     for (int64_t ow = 0; ow < pool.w.out; ++ow) {
       const PoolRange columns = pool.w.inputs[ow];
@@ -33,8 +33,7 @@ struct Reference {
   }
 
   template <class Index>
-  static void max_backward_as(const Pool& pool, const T* dy, const Index* index, int64_t row,
-                              T* dx) {
+  static void max_backward(const Pool& pool, const T* dy, const Index* index, int64_t row, T* dx) {
     const PoolRange rows = pool.h.outputs[row];
     for (int64_t w = 0; w < pool.w.in; ++w) {
       const PoolRange columns = pool.w.outputs[w];
@@ -51,28 +50,7 @@ struct Reference {
     }
   }
 
-  static void max_forward(const Pool& pool, const void* x, int64_t row, void* y, void* index) {
-    if (pool.wide_index)
-      max_forward_as(pool, static_cast<const T*>(x), row, static_cast<T*>(y),
-                     static_cast<int32_t*>(index));
-    else
-      max_forward_as(pool, static_cast<const T*>(x), row, static_cast<T*>(y),
-                     static_cast<uint8_t*>(index));
-  }
-
-  static void max_backward(const Pool& pool, const void* dy, const void* index, int64_t row,
-                           void* dx) {
-    if (pool.wide_index)
-      max_backward_as(pool, static_cast<const T*>(dy), static_cast<const int32_t*>(index), row,
-                      static_cast<T*>(dx));
-    else
-      max_backward_as(pool, static_cast<const T*>(dy), static_cast<const uint8_t*>(index), row,
-                      static_cast<T*>(dx));
-  }
-
-  static void avg_forward(const Pool& pool, const void* x_, int64_t row, void* y_) {
-    const T* x = static_cast<const T*>(x_);
-    T* y = static_cast<T*>(y_);
+  static void avg_forward(const Pool& pool, const T* x, int64_t row, T* y) {
     const PoolRange rows = pool.h.inputs[row];
     for (int64_t ow = 0; ow < pool.w.out; ++ow) {
       const PoolRange columns = pool.w.inputs[ow];
@@ -86,9 +64,7 @@ struct Reference {
     }
   }
 
-  static void avg_backward(const Pool& pool, const void* dy_, int64_t row, void* dx_) {
-    const T* dy = static_cast<const T*>(dy_);
-    T* dx = static_cast<T*>(dx_);
+  static void avg_backward(const Pool& pool, const T* dy, int64_t row, T* dx) {
     const PoolRange rows = pool.h.outputs[row];
     for (int64_t w = 0; w < pool.w.in; ++w) {
       const PoolRange columns = pool.w.outputs[w];
@@ -102,17 +78,17 @@ struct Reference {
       }
     }
   }
-
-  static constexpr PoolKernel record(const char* name, DType dtype) {
-    return {name,      kIsa,        dtype,        1,           INT64_MAX,
-            INT64_MAX, max_forward, max_backward, avg_forward, avg_backward};
-  }
 };
 
+template <class T>
+constexpr PoolKernel record(const char* name, DType dtype) {
+  return PoolRecord<Reference<T>, T>::of(name, dtype, 1, INT64_MAX);
+}
+
 constexpr PoolKernel kRecords[] = {
-    Reference<float>::record(QUERN_NAMED("pool_f32"), DType::f32),
-    Reference<bfloat16>::record(QUERN_NAMED("pool_bf16"), DType::bf16),
-    Reference<double>::record(QUERN_NAMED("pool_f64"), DType::f64),
+    record<float>(QUERN_NAMED("pool_f32"), DType::f32),
+    record<bfloat16>(QUERN_NAMED("pool_bf16"), DType::bf16),
+    record<double>(QUERN_NAMED("pool_f64"), DType::f64),
 };
 
 }  // namespace

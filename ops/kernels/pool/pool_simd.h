@@ -139,9 +139,20 @@ struct ChannelPool {
     }
   }
 
+  static void max_values(const Pool& pool, const T* x, int64_t row, T* y) {
+    if constexpr (std::is_same_v<T, bfloat16>)
+      if (pool.channels % OrderedBf16::lanes == 0) return max_ordered(pool, x, row, y);
+    max_forward_as<void>(pool, x, row, y, nullptr);
+  }
+
   template <class Index>
-  static void max_backward_as(const Pool& pool, const T* dy, const Index* index, int64_t row,
-                              T* dx) {
+  static void max_forward(const Pool& pool, const T* x, int64_t row, T* y, Index* index) {
+    if (index == nullptr) max_values(pool, x, row, y);
+    else max_forward_as(pool, x, row, y, index);
+  }
+
+  template <class Index>
+  static void max_backward(const Pool& pool, const T* dy, const Index* index, int64_t row, T* dx) {
     const int64_t channels = pool.channels;
     const PoolRange rows = pool.h.outputs[row];
     for (int64_t w = 0; w < pool.w.in; ++w) {
@@ -169,35 +180,12 @@ struct ChannelPool {
     }
   }
 
-  static void max_forward(const Pool& pool, const void* x_, int64_t row, void* y_, void* index) {
-    const T* x = static_cast<const T*>(x_);
-    T* y = static_cast<T*>(y_);
-    if constexpr (std::is_same_v<T, bfloat16>)
-      if (index == nullptr && pool.channels % OrderedBf16::lanes == 0)
-        return max_ordered(pool, x, row, y);
-    if (index == nullptr) max_forward_as(pool, x, row, y, index);
-    else if (pool.wide_index) max_forward_as(pool, x, row, y, static_cast<int32_t*>(index));
-    else max_forward_as(pool, x, row, y, static_cast<uint8_t*>(index));
-  }
-
-  static void max_backward(const Pool& pool, const void* dy, const void* index, int64_t row,
-                           void* dx) {
-    if (pool.wide_index)
-      max_backward_as(pool, static_cast<const T*>(dy), static_cast<const int32_t*>(index), row,
-                      static_cast<T*>(dx));
-    else
-      max_backward_as(pool, static_cast<const T*>(dy), static_cast<const uint8_t*>(index), row,
-                      static_cast<T*>(dx));
-  }
-
   static V divisor(const Pool& pool, int64_t oh, int64_t ow) {
     return V(static_cast<Wide<T>>(pool.h.divisor[oh] * pool.w.divisor[ow]));
   }
 
   /// A window is summed row by row, then over rows: the error grows with h + w, not with h·w.
-  static void avg_forward(const Pool& pool, const void* x_, int64_t row, void* y_) {
-    const T* x = static_cast<const T*>(x_);
-    T* y = static_cast<T*>(y_);
+  static void avg_forward(const Pool& pool, const T* x, int64_t row, T* y) {
     const int64_t channels = pool.channels;
     const PoolRange rows = pool.h.inputs[row];
     for (int64_t ow = 0; ow < pool.w.out; ++ow) {
@@ -224,9 +212,7 @@ struct ChannelPool {
     }
   }
 
-  static void avg_backward(const Pool& pool, const void* dy_, int64_t row, void* dx_) {
-    const T* dy = static_cast<const T*>(dy_);
-    T* dx = static_cast<T*>(dx_);
+  static void avg_backward(const Pool& pool, const T* dy, int64_t row, T* dx) {
     const int64_t channels = pool.channels;
     const PoolRange rows = pool.h.outputs[row];
     for (int64_t w = 0; w < pool.w.in; ++w) {
@@ -244,19 +230,18 @@ struct ChannelPool {
       });
     }
   }
-
-  static constexpr PoolKernel record(const char* name, DType dtype) {
-    // Lanes number taps as floats.
-    constexpr int64_t max_taps = sizeof(Wide<T>) == 8 ? INT64_MAX : 1 << 24;
-    return {name,     kIsa,        dtype,        2,           INT64_MAX,
-            max_taps, max_forward, max_backward, avg_forward, avg_backward};
-  }
 };
 
+template <class T>
+constexpr PoolKernel record(const char* name, DType dtype) {
+  constexpr int64_t max_taps = sizeof(Wide<T>) == 8 ? INT64_MAX : 1 << 24;  // numbered by floats
+  return PoolRecord<ChannelPool<T>, T>::of(name, dtype, 2, INT64_MAX, max_taps);
+}
+
 constexpr PoolKernel kRecords[] = {
-    ChannelPool<float>::record(QUERN_NAMED("pool_f32_nhwc"), DType::f32),
-    ChannelPool<bfloat16>::record(QUERN_NAMED("pool_bf16_nhwc"), DType::bf16),
-    ChannelPool<double>::record(QUERN_NAMED("pool_f64_nhwc"), DType::f64),
+    record<float>(QUERN_NAMED("pool_f32_nhwc"), DType::f32),
+    record<bfloat16>(QUERN_NAMED("pool_bf16_nhwc"), DType::bf16),
+    record<double>(QUERN_NAMED("pool_f64_nhwc"), DType::f64),
 };
 
 }  // namespace
