@@ -24,12 +24,10 @@ Tensor embedding(const Tensor& indices, const Tensor& weight, const EmbeddingOpt
   kernels::copy_rows(kernels::select_row_copy(), {.from = table.data_ptr(),
                                                   .to = y.out_ptr(),
                                                   .from_index = places.data<int64_t>(),
-                                                  .to_index = nullptr,
                                                   .n = places.numel(),
                                                   .from_stride = table.stride(0) * size,
                                                   .to_stride = columns * size,
-                                                  .bytes = columns * size,
-                                                  .stream = false});
+                                                  .bytes = columns * size});
 
   return record("embedding", y, {indices, weight},
                 [=, places = SavedTensor("embedding", places)](const Tensor& dy, Needs) -> Tensors {

@@ -94,9 +94,7 @@ Tensor summed(const Bags& bags, const Tensor& table) {
                         .segments = bags.count(),
                         .to = y.out_ptr(),
                         .to_stride = y.size(1),
-                        .to_index = nullptr,
-                        .width = y.size(1),
-                        .add = false});
+                        .width = y.size(1)});
   return y;
 }
 

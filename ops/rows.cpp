@@ -50,8 +50,7 @@ void copy(const Tensor& from, const int64_t* from_index, const Tensor& to, const
                                                     .n = n,
                                                     .from_stride = row_bytes(a),
                                                     .to_stride = row_bytes(b),
-                                                    .bytes = a.size(1) * itemsize(a.dtype()),
-                                                    .stream = false});
+                                                    .bytes = a.size(1) * itemsize(a.dtype())});
   });
 }
 
@@ -105,7 +104,6 @@ void scatter_add_rows(const Tensor& table, const Tensor& indices, const Tensor& 
                          {.from = from.data_ptr(),
                           .from_stride = from.stride(0),
                           .index = groups.places.data<int64_t>(),
-                          .weight = nullptr,
                           .offsets = groups.offsets.data<int64_t>(),
                           .segments = groups.rows.numel(),
                           .to = to.out_ptr(),

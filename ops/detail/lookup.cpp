@@ -120,8 +120,7 @@ Tensor table_gradient(const TableGrad& grad) {
                           .to = raw::slice(to, 0, at, to.size(0)).out_ptr(),
                           .to_stride = width,
                           .to_index = placed ? groups.rows.data<int64_t>() + begin : nullptr,
-                          .width = width,
-                          .add = false});
+                          .width = width});
   };
   const int64_t* row = groups.rows.data<int64_t>();
   const int64_t skipped =

@@ -45,13 +45,10 @@ void sum_long(const SegmentSumKernel& kernel, const SegmentSum& sum, int64_t s, 
   segment_sum(select_segment_sum(sums, kernel.to),
               {.from = scratch.as<char>(),
                .from_stride = sum.width,
-               .index = nullptr,
-               .weight = nullptr,
                .offsets = all,
                .segments = 1,
                .to = static_cast<char*>(sum.to) + row * sum.to_stride * itemsize(kernel.to),
                .to_stride = sum.to_stride,
-               .to_index = nullptr,
                .width = sum.width,
                .add = sum.add});
 }

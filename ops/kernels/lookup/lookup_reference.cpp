@@ -1,6 +1,7 @@
 // Lookups as their formulas read: the oracle.
 #include <cstring>
 
+#include "quern/ops/kernels/accumulator.h"
 #include "quern/ops/kernels/lookup/lookup_kernel.h"
 #include "quern/tensor/bfloat16.h"
 #include "quern/tensor/float16.h"
@@ -17,8 +18,9 @@ void copy_rows(const RowCopy& c) {
   }
 }
 
-template <class From, class To, class Sum>
+template <class From, class To>
 void segment_sum(const SegmentSum& p) {
+  using Sum = Accumulator<To>;
   const From* from = static_cast<const From*>(p.from);
   const Sum* weight = static_cast<const Sum*>(p.weight);
   for (int64_t s = 0; s < p.segments; ++s) {
@@ -36,22 +38,9 @@ void segment_sum(const SegmentSum& p) {
 
 constexpr RowCopyKernel kRowCopy[] = {{QUERN_NAMED("copy_rows"), kIsa, copy_rows}};
 constexpr SegmentSumKernel kSegmentSum[] = {
-    {QUERN_NAMED("segment_sum_f32_f32"), kIsa, DType::f32, DType::f32,
-     segment_sum<float, float, float>},
-    {QUERN_NAMED("segment_sum_f32_bf16"), kIsa, DType::f32, DType::bf16,
-     segment_sum<float, bfloat16, float>},
-    {QUERN_NAMED("segment_sum_bf16_f32"), kIsa, DType::bf16, DType::f32,
-     segment_sum<bfloat16, float, float>},
-    {QUERN_NAMED("segment_sum_bf16_bf16"), kIsa, DType::bf16, DType::bf16,
-     segment_sum<bfloat16, bfloat16, float>},
-    {QUERN_NAMED("segment_sum_f32_f16"), kIsa, DType::f32, DType::f16,
-     segment_sum<float, float16, float>},
-    {QUERN_NAMED("segment_sum_f16_f32"), kIsa, DType::f16, DType::f32,
-     segment_sum<float16, float, float>},
-    {QUERN_NAMED("segment_sum_f16_f16"), kIsa, DType::f16, DType::f16,
-     segment_sum<float16, float16, float>},
-    {QUERN_NAMED("segment_sum_f64_f64"), kIsa, DType::f64, DType::f64,
-     segment_sum<double, double, double>},
+#define QUERN_SUM(from, From, to, To) \
+  {QUERN_NAMED("segment_sum_" #from "_" #to), kIsa, DType::from, DType::to, segment_sum<From, To>},
+#include "quern/ops/kernels/lookup/sums.inc"
 };
 
 }  // namespace

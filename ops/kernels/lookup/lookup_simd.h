@@ -128,18 +128,9 @@ void segment_sum(const SegmentSum& p) {
 
 constexpr RowCopyKernel kRowCopy[] = {{QUERN_NAMED("copy_rows"), kIsa, copy_rows}};
 constexpr SegmentSumKernel kSegmentSum[] = {
-    {QUERN_NAMED("segment_sum_f32_f32"), kIsa, DType::f32, DType::f32, segment_sum<float, float>},
-    {QUERN_NAMED("segment_sum_f32_bf16"), kIsa, DType::f32, DType::bf16,
-     segment_sum<float, bfloat16>},
-    {QUERN_NAMED("segment_sum_bf16_f32"), kIsa, DType::bf16, DType::f32,
-     segment_sum<bfloat16, float>},
-    {QUERN_NAMED("segment_sum_bf16_bf16"), kIsa, DType::bf16, DType::bf16,
-     segment_sum<bfloat16, bfloat16>},
-    {QUERN_NAMED("segment_sum_f32_f16"), kIsa, DType::f32, DType::f16, segment_sum<float, float16>},
-    {QUERN_NAMED("segment_sum_f16_f32"), kIsa, DType::f16, DType::f32, segment_sum<float16, float>},
-    {QUERN_NAMED("segment_sum_f16_f16"), kIsa, DType::f16, DType::f16,
-     segment_sum<float16, float16>},
-    {QUERN_NAMED("segment_sum_f64_f64"), kIsa, DType::f64, DType::f64, segment_sum<double, double>},
+#define QUERN_SUM(from, From, to, To) \
+  {QUERN_NAMED("segment_sum_" #from "_" #to), kIsa, DType::from, DType::to, segment_sum<From, To>},
+#include "quern/ops/kernels/lookup/sums.inc"
 };
 
 }  // namespace
