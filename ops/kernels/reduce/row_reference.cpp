@@ -14,7 +14,6 @@ namespace {
 template <class T>
 struct View {
   using A = Accumulator<T>;
-  explicit View(const Row& row) : row(row) {}
   const Row& row;
   double x(int64_t i) const { return static_cast<double>(static_cast<const T*>(row.x)[i]); }
   double dy(int64_t i) const { return static_cast<double>(static_cast<const T*>(row.dy)[i]); }
@@ -25,6 +24,16 @@ struct View {
   double out(int64_t i) const { return static_cast<double>(static_cast<const A*>(row.out)[i]); }
   void out(int64_t i, double value) const { static_cast<A*>(row.out)[i] = static_cast<A>(value); }
 
+  template <class Term>
+  double sum(Term term) const {
+    double total = 0;
+    for (int64_t i = 0; i < row.n; ++i) total += term(i);
+    return total;
+  }
+  template <class F>
+  void set(F f) const {
+    for (int64_t i = 0; i < row.n; ++i) y(i, f(i));
+  }
   double max() const {
     double largest = -std::numeric_limits<double>::infinity();
     for (int64_t i = 0; i < row.n; ++i)
@@ -32,92 +41,77 @@ struct View {
     return largest;
   }
   double log_sum_exp(double shift) const {
-    double sum = 0;
-    for (int64_t i = 0; i < row.n; ++i) sum += std::exp(x(i) - shift);
-    return std::log(sum);
+    return std::log(sum([&](int64_t i) { return std::exp(x(i) - shift); }));
   }
 };
 
 template <class T>
-void sum(const Row& row) {
-  const View<T> v(row);
-  double total = 0;
-  for (int64_t i = 0; i < row.n; ++i) total += v.x(i);
-  v.out(0, total);
+void sum(View<T> v) {
+  v.out(0, v.sum([&](int64_t i) { return v.x(i); }));
 }
-
 template <class T>
-void sum_rows(const Row& row) {
-  const View<T> v(row);
-  for (int64_t i = 0; i < row.n; ++i) {
+void sum_rows(View<T> v) {
+  for (int64_t i = 0; i < v.row.n; ++i) {
     double total = 0;
-    for (int64_t r = 0; r < row.rows; ++r) total += v.x(r * row.stride + i);
+    for (int64_t r = 0; r < v.row.rows; ++r) total += v.x(r * v.row.stride + i);
     v.out(i, total);
   }
 }
-
 template <class T>
-void max(const Row& row) {
-  const View<T> v(row);
+void max(View<T> v) {
   const double largest = v.max();
   int64_t i = 0;
   while (!(v.x(i) == largest || std::isnan(v.x(i)))) ++i;
   v.out(0, largest);
-  *row.index = i;
+  *v.row.index = i;
 }
-
 template <class T>
-void softmax(const Row& row) {
-  const View<T> v(row);
+void softmax(View<T> v) {
   const double shift = v.max(), log_sum = v.log_sum_exp(shift);
-  for (int64_t i = 0; i < row.n; ++i) v.y(i, std::exp(v.x(i) - shift - log_sum));
+  v.set([&](int64_t i) { return std::exp(v.x(i) - shift - log_sum); });
 }
-
 template <class T>
-void softmax_backward(const Row& row) {
-  const View<T> v(row);
-  double dot = 0;
-  for (int64_t i = 0; i < row.n; ++i) dot += v.dy(i) * v.x(i);
-  for (int64_t i = 0; i < row.n; ++i) v.y(i, v.x(i) * (v.dy(i) - dot));
+void softmax_backward(View<T> v) {
+  const double dot = v.sum([&](int64_t i) { return v.dy(i) * v.x(i); });
+  v.set([&](int64_t i) { return v.x(i) * (v.dy(i) - dot); });
 }
-
 template <class T>
-void log_softmax(const Row& row) {
-  const View<T> v(row);
+void log_softmax(View<T> v) {
   const double shift = v.max(), log_sum = v.log_sum_exp(shift);
-  for (int64_t i = 0; i < row.n; ++i) v.y(i, v.x(i) - shift - log_sum);
+  v.set([&](int64_t i) { return v.x(i) - shift - log_sum; });
 }
-
 template <class T>
-void log_softmax_backward(const Row& row) {
-  const View<T> v(row);
-  double total = 0;
-  for (int64_t i = 0; i < row.n; ++i) total += v.dy(i);
-  for (int64_t i = 0; i < row.n; ++i) v.y(i, v.dy(i) - std::exp(v.x(i)) * total);
+void log_softmax_backward(View<T> v) {
+  const double total = v.sum([&](int64_t i) { return v.dy(i); });
+  v.set([&](int64_t i) { return v.dy(i) - std::exp(v.x(i)) * total; });
 }
-
 template <class T>
-void log_sum_exp(const Row& row) {
-  const View<T> v(row);
+void log_sum_exp(View<T> v) {
   const double shift = v.max();
   v.out(0, shift);
   v.out(1, v.log_sum_exp(shift));
 }
-
 template <class T>
-void cross_entropy_backward(const Row& row) {
-  const View<T> v(row);
-  for (int64_t i = 0; i < row.n; ++i) {
+void cross_entropy_backward(View<T> v) {
+  const Row& row = v.row;
+  v.set([&](int64_t i) {
     const double p = std::exp(v.x(i) - v.out(0) - v.out(1));
-    v.y(i, row.a * p - row.b * v.weight(i) - (i == row.target ? row.c : 0));
-  }
+    return row.a * p - row.b * v.weight(i) - (i == row.target ? row.c : 0);
+  });
+}
+
+template <class T, auto f>
+void on(const Row& row) {
+  f(View<T>{row});
 }
 
 constexpr RowKernel kRecords[] = {
-#define QUERN_ROW(op)                                                         \
-  {QUERN_NAMED(#op "_f32"), kIsa, RowOp::op, DType::f32, op<float>},          \
-      {QUERN_NAMED(#op "_bf16"), kIsa, RowOp::op, DType::bf16, op<bfloat16>}, \
-      {QUERN_NAMED(#op "_f64"), kIsa, RowOp::op, DType::f64, op<double>},
+#define QUERN_RECORD(op, T, dtype) \
+  {QUERN_NAMED(#op "_" #dtype), kIsa, RowOp::op, DType::dtype, on<T, op<T>>},
+#define QUERN_ROW(op)              \
+  QUERN_RECORD(op, float, f32)     \
+  QUERN_RECORD(op, bfloat16, bf16) \
+  QUERN_RECORD(op, double, f64)
 #include "quern/ops/kernels/reduce/ops.inc"
 };
 
