@@ -9,7 +9,8 @@
 namespace quern::detail {
 namespace {
 
-// A loop that compilers turn into vector code, on x86 into that of AVX2, too. The bits are the same.
+// A loop that compilers turn into vector code, on x86 into that of AVX2, too.
+// The bits are the same.
 template <class T>
 [[gnu::always_inline]] inline void add_all(T* sum, const T* x, int64_t n) {
   for (int64_t i = 0; i < n; ++i) {

@@ -92,8 +92,8 @@ class Recompute : public InTurn<Recompute> {
   DType dtype_ = DType::f32;
 };
 
-/// A tensor kept for backward, by its Recompute if it has one, else as it is: it shares the storage,
-/// and get() fails if that was changed in place since.
+/// A tensor kept for backward, by its Recompute if it has one, else as it is: it shares the
+/// storage, and get() fails if that was changed in place since.
 class SavedTensor {
  public:
   SavedTensor() = default;
@@ -177,8 +177,9 @@ void set_history(const Tensor& y, std::shared_ptr<Node> node);
 /// closure Tensors(const Tensor& dy, Needs needs): dy has y's shape and dtype (any strides), and
 /// the result holds one tensor an input, of its shape, undefined where !needs[i]. A floating
 /// gradient may have another dtype than its input (f32 for a bf16 weight keeps its precision). `op`
-/// must be a literal. A `recompute` is one of y. Errors of `op`: a y that is undefined, not floating
-/// or has history already; in backward(), gradients of another number or shape, or not floating.
+/// must be a literal. A `recompute` is one of y. Errors of `op`: a y that is undefined,
+/// not floating or has history already; in backward(), gradients of another number or shape,
+/// or not floating.
 ///
 ///   return record("exp", y, {x}, [y = SavedTensor("exp", y)](const Tensor& dy, Needs) -> Tensors {
 ///     return {mul(dy, y.get())};

@@ -1,4 +1,5 @@
-# Debian's cross compiler and its arm64 libraries; what was built runs under QEMU. QEMU_CPU chooses the CPU.
+# Debian's cross compiler and its arm64 libraries; what was built runs under QEMU.
+# QEMU_CPU chooses the CPU.
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR aarch64)
 set(CMAKE_CXX_COMPILER aarch64-linux-gnu-g++)

@@ -6,7 +6,8 @@ find_package(nlohmann_json 3.11 REQUIRED)
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(SLEEF REQUIRED IMPORTED_TARGET sleef)
 
-# What quern is built with if it is there, unless -DQUERN_WITH_<name>=OFF; without it, files of that kind are errors.
+# What quern is built with if it is there, unless -DQUERN_WITH_<name>=OFF;
+# without it, files of that kind are errors.
 set(QUERN_OPTIONAL_LIBRARIES)
 function(quern_optional_library name module)
   pkg_check_modules(${name} QUIET IMPORTED_TARGET ${module})

@@ -1,7 +1,7 @@
-# A layer is an object library whose sources are the .cpp files of one folder (for ops/kernels: of its
-# folders). It is compiled with the headers of the layers it USES and no others, so that dependencies
-# point one way by construction. In the build tree, as in an install, headers are <quern/LAYER/name.h>, and
-# <quern/quern.h> is all of them.
+# A layer is an object library whose sources are the .cpp files of one folder (for ops/kernels: of
+# its folders). It is compiled with the headers of the layers it USES and no others, so that
+# dependencies point one way by construction. In the build tree, as in an install, headers are
+# <quern/LAYER/name.h>, and <quern/quern.h> is all of them.
 
 function(quern_strict target)
   target_compile_options(${target} PRIVATE -Wall -Wextra -Wconversion -Wno-sign-conversion
@@ -13,10 +13,11 @@ function(quern_strict target)
   endif()
 endfunction()
 
-# What nearly every file includes: reading it again in each is half of what compiling most of them takes.
-# Files include what they use all the same; -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON finds one that does not.
-set(QUERN_PRECOMPILED <fmt/core.h> <algorithm> <array> <cmath> <cstdint> <functional> <limits> <memory> <mutex> <optional>
-    <span> <string> <string_view> <type_traits> <utility> <vector>)
+# What nearly every file includes: reading it again in each is half of what compiling most of them
+# takes. Files include what they use all the same; -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON finds one
+# that does not.
+set(QUERN_PRECOMPILED <fmt/core.h> <algorithm> <array> <cmath> <cstdint> <functional> <limits>
+    <memory> <mutex> <optional> <span> <string> <string_view> <type_traits> <utility> <vector>)
 
 # For what calls the library, tests and programs, to compile in less time: at -O1, unless LOOPS of their own are what
 # takes theirs, and with the headers of tensors and any others that are named, or with those of another such target.
@@ -39,7 +40,8 @@ function(quern_layer name)
   if(name STREQUAL kernels)
     file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${folder}/*.cpp)
   else()
-    file(GLOB sources CONFIGURE_DEPENDS ${folder}/*.cpp ${folder}/detail/*.cpp ${folder}/fused/*.cpp)
+    file(GLOB sources CONFIGURE_DEPENDS
+      ${folder}/*.cpp ${folder}/detail/*.cpp ${folder}/fused/*.cpp)
   endif()
   set(include ${PROJECT_BINARY_DIR}/include/${name})
   get_filename_component(parent ${include}/quern/${LAYER_SOURCES} DIRECTORY)
@@ -62,9 +64,11 @@ function(quern_library)
   add_library(quern::quern ALIAS quern)
   foreach(layer ${layers})
     target_sources(quern PRIVATE $<TARGET_OBJECTS:quern_${layer}>)
-    target_include_directories(quern PUBLIC $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include/${layer}>)
+    target_include_directories(quern PUBLIC
+      $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include/${layer}>)
   endforeach()
-  set(include ${PROJECT_BINARY_DIR}/include/quern)  # of quern.h, and of ops/ops.h: the headers of all ops
+  # Of quern.h, and of ops/ops.h: the headers of all ops.
+  set(include ${PROJECT_BINARY_DIR}/include/quern)
   file(MAKE_DIRECTORY ${include}/quern)
   file(CREATE_LINK ${PROJECT_SOURCE_DIR}/quern.h ${include}/quern/quern.h SYMBOLIC)
   file(GLOB ops RELATIVE ${PROJECT_SOURCE_DIR} CONFIGURE_DEPENDS ops/*.h ops/fused/*.h)
@@ -78,6 +82,7 @@ function(quern_library)
   foreach(name ${QUERN_OPTIONAL_LIBRARIES})
     target_link_libraries(quern PRIVATE PkgConfig::${name})
   endforeach()
-  set_target_properties(quern PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR})
+  set_target_properties(quern PROPERTIES
+    VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR})
   quern_strict(quern)
 endfunction()

@@ -21,8 +21,9 @@ struct Extras {
 /// The metadata that says that a safetensors file is a checkpoint, and of which form.
 inline constexpr const char* kCheckpointKey = "quern.checkpoint";
 
-/// A checkpoint's strings, read from its header alone. Errors: those of load_safetensors_metadata(),
-/// which a file that was cut short gives; a file that is no checkpoint.
+/// A checkpoint's strings, read from its header alone.
+/// Errors: those of load_safetensors_metadata(), which a file that was cut short gives;
+/// a file that is no checkpoint.
 Metadata load_checkpoint_strings(const std::string& path);
 
 namespace detail {

@@ -6,7 +6,8 @@
 namespace quern::nn {
 
 /// The sum, mean or maximum of bags of a table's rows. weight [entries, features] starts standard
-/// normal, its row padding_idx as zeros. Errors: sizes below 1, options that embedding_bag() refuses.
+/// normal, its row padding_idx as zeros.
+/// Errors: sizes below 1, options that embedding_bag() refuses.
 ///
 ///   nn::EmbeddingBag words(1'000'000, 128, {.mode = BagMode::sum, .sparse = true});
 ///   words(indices, offsets);

@@ -3,8 +3,8 @@
 // says in EXIF or XMP how it was turned stands upright.
 //
 // A file is not trusted: more than 2^28 pixels, more than its bytes can encode, and one that is cut
-// short are errors before pixels are allocated. JPEG needs libjpeg-turbo and PNG libpng when quern is
-// built; without them files of that kind are errors that say so.
+// short are errors before pixels are allocated. JPEG needs libjpeg-turbo and PNG libpng when quern
+// is built; without them files of that kind are errors that say so.
 #pragma once
 #include <memory>
 #include <string>

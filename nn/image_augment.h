@@ -5,8 +5,8 @@
 namespace quern {
 
 /// torchvision's RandomErasing: with this probability, fills a rectangle of `image`, floating
-/// [3, H, W] of any strides, with 0: 2 to 33% of its area, of ratio 0.3 to 3.3, anywhere. Nothing if
-/// ten tries do not fit. Errors: another dtype or shape.
+/// [3, H, W] of any strides, with 0: 2 to 33% of its area, of ratio 0.3 to 3.3, anywhere. Nothing
+/// if ten tries do not fit. Errors: another dtype or shape.
 void random_erase_(const Tensor& image, double probability, RandomStream& random);
 
 /// How two pictures become one: `share` of the first one's label, the rest of the second one's.
@@ -14,8 +14,9 @@ struct ImageMix {
   double share = 1;                                  ///< 0..1
   int64_t top = 0, left = 0, height = 0, width = 0;  ///< of CutMix: the second one's rectangle
 };
-/// torchvision's MixUp (and CutMix): share is of Beta(alpha, alpha); CutMix's rectangle lies anywhere,
-/// cut at the edges, and the share is what it leaves. Error: alpha is not in 0..1000, or 0.
+/// torchvision's MixUp (and CutMix): share is of Beta(alpha, alpha); CutMix's rectangle lies
+/// anywhere, cut at the edges, and the share is what it leaves.
+/// Error: alpha is not in 0..1000, or 0.
 ImageMix random_mixup(double alpha, RandomStream& random);
 /// The same of CutMix, of pictures of that size.
 ImageMix random_cutmix(double alpha, int64_t height, int64_t width, RandomStream& random);

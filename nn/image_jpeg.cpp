@@ -1,5 +1,5 @@
-// JPEG by libjpeg-turbo, in its own API: unlike TurboJPEG's it decodes parts of a picture, and tells
-// which of its warnings is the end of the file.
+// JPEG by libjpeg-turbo, in its own API: unlike TurboJPEG's it decodes parts of a picture, and
+// tells which of its warnings is the end of the file.
 #include "quern/nn/image_format.h"
 
 #ifdef QUERN_HAS_JPEG

@@ -1,4 +1,5 @@
-// Antialiased bilinear interpolation, in Pillow's fixed-point arithmetic. Internal to nn/image*.cpp.
+// Antialiased bilinear interpolation, in Pillow's fixed-point arithmetic.
+// Internal to nn/image*.cpp.
 #pragma once
 #include <cstdint>
 #include <vector>

@@ -1,5 +1,5 @@
-// From a picture to a network's input: what of it is shown, at which size, and as which numbers. The
-// names and the arithmetic are torchvision's, on Pillow's pictures.
+// From a picture to a network's input: what of it is shown, at which size, and as which numbers.
+// The names and the arithmetic are torchvision's, on Pillow's pictures.
 #pragma once
 #include <array>
 
@@ -9,9 +9,10 @@
 namespace quern {
 
 /// `image`, u8 [H, W, 3], at another size: u8 [height, width, 3]. Bilinear, and antialiased: where
-/// the picture gets smaller, a pixel is a weighted mean of all that it covers. Same bits as Pillow's
-/// resize((width, height), BILINEAR) where that goes along rows first, as it did before version 13;
-/// else no value differs by more than 1. Errors: another dtype or shape; an empty picture or size.
+/// the picture gets smaller, a pixel is a weighted mean of all that it covers. Same bits as
+/// Pillow's resize((width, height), BILINEAR) where that goes along rows first, as it did before
+/// version 13; else no value differs by more than 1.
+/// Errors: another dtype or shape; an empty picture or size.
 Tensor resize_image(const Tensor& image, int64_t height, int64_t width);
 
 /// A look at a picture: `crop` of it, resized to height × width, and `window` of that, mirrored
@@ -23,8 +24,8 @@ struct ImageView {
   bool flip = false;              ///< left and right change places
 };
 
-/// torchvision's Resize(resize) and CenterCrop(size): all of the picture, its short side at `resize`
-/// pixels, and the size×size pixels in the middle. Error: resize < size.
+/// torchvision's Resize(resize) and CenterCrop(size): all of the picture, its short side at
+/// `resize` pixels, and the size×size pixels in the middle. Error: resize < size.
 ImageView resized_center(int64_t height, int64_t width, int64_t resize, int64_t size);
 
 /// torchvision's, by its values.

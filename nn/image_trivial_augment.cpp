@@ -20,8 +20,8 @@ uint8_t grey(const uint8_t* rgb) {
   return static_cast<uint8_t>((rgb[0] * 19595 + rgb[1] * 38470 + rgb[2] * 7471 + 0x8000) >> 16);
 }
 
-/// Pixel (x, y) is that of the input at (m[0] x + m[1] y + m[2], m[3] x + m[4] y + m[5]), all counted
-/// from pixels' middles: the nearest, in 16 bits below the point.
+/// Pixel (x, y) is that of the input at (m[0] x + m[1] y + m[2], m[3] x + m[4] y + m[5]), all
+/// counted from pixels' middles: the nearest, in 16 bits below the point.
 void transform(const Pixels& p, const std::array<double, 6>& m) {
   const auto fixed = [](double x) { return static_cast<int64_t>(std::floor(x * 65536 + 0.5)); };
   const int64_t x0 = fixed(m[2] + 0.5 * m[0] + 0.5 * m[1]),

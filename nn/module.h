@@ -35,8 +35,8 @@ class Module {
   Module(const Module&) = delete;
   Module& operator=(const Module&) = delete;
 
-  /// What the module computes, as its class tells. Module's own is an error: one may have another call
-  /// signature.
+  /// What the module computes, as its class tells. Module's own is an error: one may have another
+  /// call signature.
   virtual Tensor forward(const Tensor& x);
   /// forward(), as a span that profilers see.
   Tensor operator()(const Tensor& x) {

@@ -90,19 +90,19 @@ class Profiler {
   /// The end of a step, and the beginning of the next. What other threads are in meanwhile is cut
   /// off at the steps' ends. Error: it has not started.
   void step();
-  /// The end of the last step, which is left out if nothing happened in it. Writes the trace. Error:
-  /// the system's. Not started: does nothing.
+  /// The end of the last step, which is left out if nothing happened in it. Writes the trace.
+  /// Error: the system's. Not started: does nothing.
   void stop();
 
   /// Of the active steps up to stop(). Columns:
   ///   calls    those inside of another one of the same row not counted
   ///   total    from begin to end of these, summed
-  ///   self     A moment of a step belongs, in equal parts, to the innermost span of each thread that
-  ///            is in one. Cells of a parallel_for and tasks are the op's that gave them. A thread
-  ///            that waits for others counts where all do. So the column sums up to the time of
-  ///            the steps.
-  ///   GFLOP/s  floating operations by self time; beside it the share of the arithmetic's peak, that
-  ///            of bf16 where the kernel's name says so
+  ///   self     A moment of a step belongs, in equal parts, to the innermost span of each thread
+  ///            that is in one. Cells of a parallel_for and tasks are the op's that gave them. A
+  ///            thread that waits for others counts where all do. So the column sums up to the time
+  ///            of the steps.
+  ///   GFLOP/s  floating operations by self time; beside it the share of the arithmetic's peak,
+  ///            that of bf16 where the kernel's name says so
   ///   GB/s     operands, each read or written once, by self time; beside it the share of the
   ///            memory's bandwidth: more than 100% where operands are found in caches
   ///   bound    what takes longest of what the calls take at least (ProfilerPeaks::bound); beside

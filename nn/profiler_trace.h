@@ -46,9 +46,9 @@ std::string profile_table(const Trace& trace, ProfileBy by, const ProfilerPeaks&
 ///                    bf16_gflops, arithmetic [{isa, dtype, gflops}], and, nearest first,
 ///                    memory [{level, bytes, gbytes_per_second}]
 ///   op, module, shape, kernel
-///                    the rows of that table, each {name, calls, total_us, self_us, flop, bf16_flop,
-///                    bytes, bound, least_us, share_of_bound}. bound: "arithmetic", a level of
-///                    memory, or null; least_us: what the calls take at least;
+///                    the rows of that table, each {name, calls, total_us, self_us, flop,
+///                    bf16_flop, bytes, bound, least_us, share_of_bound}. bound: "arithmetic", a
+///                    level of memory, or null; least_us: what the calls take at least;
 ///                    share_of_bound = least_us / self_us, null where nothing bounds
 /// and an event's args have the flop, bytes and kernel that these are sums over.
 std::string chrome_trace(const Trace& trace, const ProfilerPeaks& peaks);

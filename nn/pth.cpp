@@ -115,8 +115,8 @@ class ZipContents final : public Contents {
   std::optional<pickle::Document> document_;
 };
 
-/// Pickles of a magic number, the protocol, the system, the values and the keys of storages; then of
-/// each storage the number of its elements, and these.
+/// Pickles of a magic number, the protocol, the system, the values and the keys of storages; then
+/// of each storage the number of its elements, and these.
 class StreamContents final : public Contents {
  public:
   StreamContents(const std::string& path, const File& file)

@@ -73,8 +73,8 @@ void check_as_asked(const std::string& path, const Header& header, const RowTabl
         o.rows, o.width, o.states, dtype, header.rows, header.width, header.states);
 }
 
-/// A file system in memory has memory for a hole once it is read, and ends who reads one when there is
-/// none.
+/// A file system in memory has memory for a hole once it is read,
+/// and ends who reads one when there is none.
 void check_room_for_holes(const std::string& path, const File& file, const struct stat& status) {
   constexpr decltype(statfs::f_type) kTmpfs = 0x01021994;  // TMPFS_MAGIC of linux/magic.h
   struct statfs system {};

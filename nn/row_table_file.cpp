@@ -87,9 +87,9 @@ ChangedPages::ChangedPages(const std::string& path, std::byte* begin, int64_t by
         File::reason());
 }
 
-/// An entry of pagemap says of a page that it is in memory (bit 63) or swapped out (62), and that it
-/// belongs to a file (61): of a private mapping's, a page of memory that no file has is one that was
-/// written. (Linux, Documentation/admin-guide/mm/pagemap.rst.)
+/// An entry of pagemap says of a page that it is in memory (bit 63) or swapped out (62), and that
+/// it belongs to a file (61): of a private mapping's, a page of memory that no file has is one that
+/// was written. (Linux, Documentation/admin-guide/mm/pagemap.rst.)
 std::vector<int64_t> ChangedPages::find() const {
   constexpr uint64_t kPresent = uint64_t{1} << 63, kSwapped = uint64_t{1} << 62;
   constexpr uint64_t kOfFile = uint64_t{1} << 61;

@@ -4,7 +4,8 @@
 //   s ← s + g²                                      (from initial_accumulator_value)
 //   p ← p - lr / (1 + (t - 1)·lr_decay) · g / (√s + eps)
 //
-// Duchi et al., "Adaptive subgradient methods for online learning and stochastic optimization", 2011.
+// Duchi et al., "Adaptive subgradient methods for online learning and
+// stochastic optimization", 2011.
 #pragma once
 #include "quern/optim/optimizer.h"
 

@@ -25,8 +25,8 @@ struct AdamOptions {
 
 class Adam final : public OptimizerOf<AdamOptions> {
  public:
-  /// Errors: those of Optimizer; a negative or non-finite option; a beta of 1 or more; Idle::catch_up with
-  /// weight_decay, or with a beta1 of the root of beta2 or more.
+  /// Errors: those of Optimizer; a negative or non-finite option; a beta of 1 or more;
+  /// Idle::catch_up with weight_decay, or with a beta1 of the root of beta2 or more.
   explicit Adam(std::vector<Group<AdamOptions>> groups);
   explicit Adam(Tensors params, AdamOptions options = {})
       : Adam(std::vector{Group<AdamOptions>{std::move(params), options}}) {}

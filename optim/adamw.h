@@ -26,8 +26,8 @@ struct AdamWOptions {
 
 class AdamW final : public OptimizerOf<AdamWOptions> {
  public:
-  /// Errors: those of Optimizer; a negative or non-finite option; a beta of 1 or more; Idle::catch_up with a
-  /// beta1 of the root of beta2 or more.
+  /// Errors: those of Optimizer; a negative or non-finite option; a beta of 1 or more;
+  /// Idle::catch_up with a beta1 of the root of beta2 or more.
   explicit AdamW(std::vector<Group<AdamWOptions>> groups);
   explicit AdamW(Tensors params, AdamWOptions options = {})
       : AdamW(std::vector{Group<AdamWOptions>{std::move(params), options}}) {}

@@ -19,8 +19,8 @@ class ModelEma {
   void update(const TensorDict& state);
   /// In the order of the first state; those of bf16 are f32, lest small changes be rounded away.
   const TensorDict& averages() const { return averages_; }
-  /// Copies averages() of another run. Error, after which nothing has changed: a missing tensor, one
-  /// of another shape or dtype, or one too many.
+  /// Copies averages() of another run. Error, after which nothing has changed: a missing tensor,
+  /// one of another shape or dtype, or one too many.
   void load(const TensorDict& averages);
 
  private:

@@ -1,4 +1,5 @@
-// NAdam, Adam with Nesterov's momentum, with torch.optim.NAdam's formula. At a parameter's t-th step:
+// NAdam, Adam with Nesterov's momentum, with torch.optim.NAdam's formula.
+// At a parameter's t-th step:
 //
 //   g ← g + weight_decay·p
 //   m ← m + (1 - β₁)·(g - m)

@@ -7,13 +7,14 @@
 //   loss.backward();
 //   optimizer.step();
 //
-// Where a gradient is row-sparse (embedding(..., {.sparse = true})), step() is by rows, and lazy: of
-// the rows that it does not have, neither the parameter nor the state is read or written, as in
-// torch.optim.SparseAdam. t in a formula is the number of the parameter's steps, not of the row's; a
-// row that the first step does not have starts from the state that there was before it. The dense
+// Where a gradient is row-sparse (embedding(..., {.sparse = true})), step() is by rows, and lazy:
+// of the rows that it does not have, neither the parameter nor the state is read or written, as in
+// torch.optim.SparseAdam. t in a formula is the number of the parameter's steps, not of the row's;
+// a row that the first step does not have starts from the state that there was before it. The dense
 // optimizer would go on with idle rows: decay shrinks them, momentum moves them. Options that have
 // `.idle = Idle::catch_up` (SGD, Adam, AdamW) do that later: step() first brings the rows that it
-// touches to where the dense optimizer's are, to rounding. So that the forward reads such rows, too:
+// touches to where the dense optimizer's are, to rounding.
+// So that the forward reads such rows, too:
 //
 //   optim::AdamW optimizer(words.parameters(), {.lr = 1e-3, .idle = Idle::catch_up});
 //   optimizer.catch_up(words.weight, indices);  // before words(indices)
@@ -26,13 +27,14 @@
 // To catch up on regularization is Carpenter's idea: "Lazy sparse stochastic gradient descent for
 // regularized multinomial logistic regression", 2008.
 //
-// Parameters in bf16 and f16 are updated in f32, as their state is, and rounded to nearest: steps of
-// less than half of the numbers' spacing are lost. With `.stochastic_rounding = true` they are rounded
-// to one of the two numbers beside them by chance, so that they are right on average: Gupta et al.,
-// "Deep learning with limited numerical precision", ICML'15. Element i of parameter k takes at its
-// t-th step the word i%4 of philox({i/4, 2^63 + 2^40·k + t-1}, seed) (tensor/round_by_chance.h), with
-// the seed of default_generator(); what idle rows catch up on takes streams 2^62 higher. So the bits
-// are the same for any number of threads, and of a run that was stopped and goes on.
+// Parameters in bf16 and f16 are updated in f32, as their state is, and rounded to nearest: steps
+// of less than half of the numbers' spacing are lost. With `.stochastic_rounding = true` they are
+// rounded to one of the two numbers beside them by chance, so that they are right on average: Gupta
+// et al., "Deep learning with limited numerical precision", ICML'15. Element i of parameter k takes
+// at its t-th step the word i%4 of philox({i/4, 2^63 + 2^40·k + t-1}, seed)
+// (tensor/round_by_chance.h), with the seed of default_generator(); what idle rows catch up on
+// takes streams 2^62 higher. So the bits are the same for any number of threads, and of a run that
+// was stopped and goes on.
 //
 // Beside the model's, a checkpoint holds the optimizer's state, with which training goes on as if
 // it had not stopped:
@@ -81,21 +83,22 @@ class Optimizer {
   /// Updates every parameter that has a gradient, in place; the version of its storage moves on.
   /// Error, before anything has changed: a gradient that is not floating or of another shape.
   virtual void step() = 0;
-  /// With Idle::catch_up, brings all rows of all parameters to where a dense optimizer with the same
-  /// gradients would have them, and forgets the steps that it has kept for that (some 70 bytes each,
-  /// and 8 a row). Else does nothing.
+  /// With Idle::catch_up, brings all rows of all parameters to where a dense optimizer with the
+  /// same gradients would have them, and forgets the steps that it has kept for that (some 70 bytes
+  /// each, and 8 a row). Else does nothing.
   void catch_up();
-  /// The same of the rows `indices` (i64, any shape, in any order) of a parameter, which a forward is
-  /// about to read. Errors: not a parameter of this optimizer; an index outside of its rows.
+  /// The same of the rows `indices` (i64, any shape, in any order) of a parameter, which a forward
+  /// is about to read. Errors: not a parameter of this optimizer; an index outside of its rows.
   void catch_up(const Tensor& param, const Tensor& indices);
   /// Drops the gradients, so that the next backward() starts from none.
   void zero_grad();
 
   /// From now on keeps a parameter's state in these tensors, in the order of their names in
-  /// state_dict(): those of a RowTable, whose parameter saw `steps` steps before. Where that is none,
-  /// they are set to what states start as. (A parameter on a RowTable has no state in memory: it gets
-  /// one in the first step unless it has one by then.) Errors: not a parameter of this optimizer;
-  /// another number of tensors; tensors that are not dense, of its shape, and f32 (f64 for f64).
+  /// state_dict(): those of a RowTable, whose parameter saw `steps` steps before. Where that is
+  /// none, they are set to what states start as. (A parameter on a RowTable has no state in memory:
+  /// it gets one in the first step unless it has one by then.)
+  /// Errors: not a parameter of this optimizer; another number of tensors;
+  /// tensors that are not dense, of its shape, and f32 (f64 for f64).
   void use_state(const Tensor& param, const Tensors& state, int64_t steps);
   /// How many steps have updated it. Error: not a parameter of this optimizer.
   int64_t steps(const Tensor& param) const;
@@ -114,8 +117,8 @@ class Optimizer {
   /// catch_up() brings.
   TensorDict state_dict() const;
   /// Copies a state_dict() into the optimizer; what others stored in bf16, f16 or f32 is widened.
-  /// Error, after which nothing has changed: a name that is not one of state_dict()'s, another shape,
-  /// a dtype that holds more, a part of a parameter's state without the rest.
+  /// Error, after which nothing has changed: a name that is not one of state_dict()'s, another
+  /// shape, a dtype that holds more, a part of a parameter's state without the rest.
   void load_state_dict(const TensorDict& dict);
 
  protected:

@@ -1,4 +1,5 @@
-// RAdam, Adam with a rectified variance, with torch.optim.RAdam's formula. At a parameter's t-th step:
+// RAdam, Adam with a rectified variance, with torch.optim.RAdam's formula.
+// At a parameter's t-th step:
 //
 //   g ← g + weight_decay·p
 //   m ← m + (1 - β₁)·(g - m)

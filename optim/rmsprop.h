@@ -5,8 +5,8 @@
 //   b ← momentum·b + g / (√v + eps)     (if momentum ≠ 0; else b is that quotient alone)
 //   p ← p - lr·b
 //
-// Tieleman, Hinton, lecture 6.5 of "Neural networks for machine learning", 2012. TensorFlow's, which
-// MobileNet and EfficientNet were trained with, adds eps under the root.
+// Tieleman, Hinton, lecture 6.5 of "Neural networks for machine learning", 2012. TensorFlow's,
+// which MobileNet and EfficientNet were trained with, adds eps under the root.
 #pragma once
 #include "quern/optim/optimizer.h"
 

@@ -21,7 +21,8 @@ struct RpropOptions {
 
 class Rprop final : public OptimizerOf<RpropOptions> {
  public:
-  /// Errors: those of Optimizer; a negative or non-finite option; an etaminus of 1 or more, an etaplus of 1 or less.
+  /// Errors: those of Optimizer; a negative or non-finite option;
+  /// an etaminus of 1 or more, an etaplus of 1 or less.
   explicit Rprop(std::vector<Group<RpropOptions>> groups);
   explicit Rprop(Tensors params, RpropOptions options = {})
       : Rprop(std::vector{Group<RpropOptions>{std::move(params), options}}) {}

@@ -17,8 +17,8 @@ Isa isa_from_string(std::string_view name);
 bool cpu_has(Isa isa);
 /// cpu_has(isa) and not above the cap.
 bool isa_enabled(Isa isa);
-/// Why isa_enabled() is false: "CPU has no amx", "the system withholds amx" (saves no registers of it,
-/// or gives no permission), "QUERN_MAX_CPU_ISA=avx2"; empty if it is true.
+/// Why isa_enabled() is false: "CPU has no amx", "the system withholds amx" (saves no registers of
+/// it, or gives no permission), "QUERN_MAX_CPU_ISA=avx2"; empty if it is true.
 std::string why_disabled(Isa isa);
 /// The best enabled one.
 Isa max_isa();

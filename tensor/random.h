@@ -54,9 +54,9 @@ class RandomStream {
   std::array<uint32_t, 4> block_{};
 };
 
-/// Uniform on [low, high), or low where the dtype has no number between them; in place, any floating
-/// dtype, in logical order whatever the strides. Errors: another dtype; expanded or overlapping
-/// elements; high < low or too far from it for f32.
+/// Uniform on [low, high), or low where the dtype has no number between them; in place, any
+/// floating dtype, in logical order whatever the strides. Errors: another dtype; expanded or
+/// overlapping elements; high < low or too far from it for f32.
 void uniform_(const Tensor& t, double low, double high, Generator& generator = default_generator());
 /// Normal, likewise. Errors: as uniform_(); std < 0.
 void normal_(const Tensor& t, double mean, double std, Generator& generator = default_generator());

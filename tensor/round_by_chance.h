@@ -1,7 +1,8 @@
-// Stochastic rounding: f32 to one of the two bf16 or f16 numbers beside it, by chance, so that it is
-// right on average. Element i of a draw takes the upper bits of word i%4 of philox({i/4, stream},
-// seed): 16 for bf16, 13 for f16, all for its subnormal numbers. NaN stays; the number beside f16's
-// largest is infinity, in the place of 65536. ops/kernels/round has it for many elements.
+// Stochastic rounding: f32 to one of the two bf16 or f16 numbers beside it, by chance, so that it
+// is right on average. Element i of a draw takes the upper bits of word i%4 of
+// philox({i/4, stream}, seed): 16 for bf16, 13 for f16, all for its subnormal numbers. NaN stays;
+// the number beside f16's largest is infinity, in the place of 65536.
+// ops/kernels/round has it for many elements.
 #pragma once
 #include <bit>
 #include <cstdint>

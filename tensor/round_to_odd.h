@@ -7,8 +7,8 @@ namespace quern::detail {
 
 /// A float on the same side of all numbers of half as many bits, and of what lies between two of
 /// them: that of the two beside `value` whose last bit is set, unless it is exact. Who rounds it
-/// afterwards rounds `value`, once. (Boldo & Melquiond, "Emulation of FMA and correctly rounded sums:
-/// proved algorithms using rounding to odd", 2008.)
+/// afterwards rounds `value`, once. (Boldo & Melquiond, "Emulation of FMA and correctly rounded
+/// sums: proved algorithms using rounding to odd", 2008.)
 constexpr float round_to_odd(double value) {
   const auto near = static_cast<float>(value);
   if (static_cast<double>(near) == value) return near;

@@ -13,8 +13,8 @@
 #include "quern/tensor/shape.h"
 #include "quern/tensor/storage.h"
 
-/// Tensors, what is known of their gradients, and ops, which are free functions. Layers and networks
-/// are in quern::nn, optimizers in quern::optim.
+/// Tensors, what is known of their gradients, and ops, which are free functions. Layers and
+/// networks are in quern::nn, optimizers in quern::optim.
 namespace quern {
 
 struct RowSparse;
@@ -123,8 +123,8 @@ class Tensor {
   /// {.sparse = true}) leaves in grad(). Has a shape and a dtype, and no storage: whatever asks for
   /// strides or elements, each op among them, is an error that names it.
   bool is_sparse() const { return impl().sparse != nullptr; }
-  /// Of a row-sparse one: which rows it keeps, i64 [n], rising, each once. A handle of what it holds
-  /// itself. Error: a dense one.
+  /// Of a row-sparse one: which rows it keeps, i64 [n], rising, each once. A handle of what it
+  /// holds itself. Error: a dense one.
   const Tensor& rows() const;
   const Tensor& values() const;  ///< these rows, [n, ...], likewise
   /// All rows in memory; a dense tensor itself.
@@ -136,11 +136,11 @@ class Tensor {
   /// Marks a leaf for differentiation; returns itself. Error: not floating, or not a leaf.
   Tensor& requires_grad_(bool value = true);
   bool is_leaf() const;  ///< made by no recorded op
-  /// The gradient accumulated by backward(), of its dtype, but f32 where that is f16, which has no room
-  /// for small numbers; undefined before.
+  /// The gradient accumulated by backward(), of its dtype, but f32 where that is f16, which has no
+  /// room for small numbers; undefined before.
   Tensor grad() const;
-  /// Puts `grad` in the place of what was accumulated; an undefined one drops it. Error: another shape,
-  /// or not the dtype that grad() has.
+  /// Puts `grad` in the place of what was accumulated; an undefined one drops it. Error: another
+  /// shape, or not the dtype that grad() has.
   void set_grad(Tensor grad);
   /// The same elements without history.
   Tensor detach() const;

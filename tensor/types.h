@@ -5,8 +5,9 @@
 
 namespace quern {
 
-/// Element types, in promotion order: the result of a binary op has the larger of the two, of f16 and
-/// bf16 f32. f16 is storage: it is copied, converted, gathered and scattered, and no op computes in it.
+/// Element types, in promotion order: the result of a binary op has the larger of the two, of f16
+/// and bf16 f32. f16 is storage: it is copied, converted, gathered and scattered,
+/// and no op computes in it.
 enum class DType : uint8_t { boolean, u8, i32, i64, f16, bf16, f32, f64 };
 
 /// What a layer has after its batch norm (ops/activation.h).

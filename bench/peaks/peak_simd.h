@@ -32,8 +32,9 @@ void run_chains(int64_t rounds, V zero, F multiply_add) {
   }
 }
 
-/// Cache lines `ahead` bytes ahead are fetched to L2, as the library's kernels do: hardware
-/// prefetchers start anew in every page of 4 KB, and a core's own loads have too few lines under way.
+/// Cache lines `ahead` bytes ahead are fetched to L2, as the library's kernels do:
+/// hardware prefetchers start anew in every page of 4 KB,
+/// and a core's own loads have too few lines under way.
 template <int bytes_of_vector, int64_t ahead>
 struct Memory {
   typedef float V __attribute__((vector_size(bytes_of_vector), may_alias));

@@ -1,5 +1,6 @@
-// quern_conv_lessons: times the steps of the lesson on convolution on one layer, all three passes, and
-// checks what they computed. On one thread, whose time the CPU itself counts. lessons.py makes tables of it, which ./dev lessons prints.
+// quern_conv_lessons: times the steps of the lesson on convolution on one layer, all three passes,
+// and checks what they computed. On one thread, whose time the CPU itself counts. lessons.py makes
+// tables of it, which ./dev lessons prints.
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>

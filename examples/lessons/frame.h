@@ -28,8 +28,8 @@ inline float item(const void* array, int64_t i, float otherwise) {
   return array ? static_cast<const float*>(array)[i] : otherwise;
 }
 
-/// From sums, which lie as `of_sums` has them, to what is stored (kernels/epilogue.h), a few channels
-/// at a time.
+/// From sums, which lie as `of_sums` has them, to what is stored (kernels/epilogue.h), a few
+/// channels at a time.
 template <class T>
 void complete(const Image& image, const Image& of_sums, const float* sums,
               const kernels::Epilogue& e, T* out) {

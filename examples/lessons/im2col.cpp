@@ -1,5 +1,5 @@
-// A convolution as a matrix product. Each output pixel is a row of A: all that its filter sees, side
-// by side, which is called im2col. B has a filter in each column.
+// A convolution as a matrix product. Each output pixel is a row of A: all that its filter sees,
+// side by side, which is called im2col. B has a filter in each column.
 //
 //     y[pixel][oc]  = Σ  columns[pixel][(r·kw + q)·ic + c] · w[oc][c][r][q]        forward
 //     dcolumns      = dy · wᵀ, of which each item is added to the pixel it came from    dgrad

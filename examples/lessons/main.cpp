@@ -44,8 +44,8 @@ class Operands {
     gemm(size_, {a_.as<T>(), size_.k}, {b_.as<T>(), size_.n}, {c_.as<float>(), size_.n});
   }
 
-  /// Some elements of C against f64: an error is at most (k + 1)·2^-24 of the products' sizes, and a
-  /// few roundings more (Higham, "Accuracy and stability of numerical algorithms", 3.1).
+  /// Some elements of C against f64: an error is at most (k + 1)·2^-24 of the products' sizes, and
+  /// a few roundings more (Higham, "Accuracy and stability of numerical algorithms", 3.1).
   void check_result(const GemmLesson& lesson, Gemm<T>* gemm) {
     std::fill_n(c_.as<float>(), size_.m * size_.n, 0.0f);
     multiply(gemm);

@@ -30,9 +30,9 @@ class Checkpoints {
   Checkpoints(const Options& options, std::vector<std::string> classes);
 
   /// Brings `run` to where the checkpoint of --resume was, and says which. With "auto" that is the
-  /// newest whole one of --output-dir: torn and foreign ones are named and passed over, and if there
-  /// is none, nothing changes. Errors: FILE is torn or foreign; a run of another network, number of
-  /// classes, optimizer or average.
+  /// newest whole one of --output-dir: torn and foreign ones are named and passed over, and if
+  /// there is none, nothing changes. Errors: FILE is torn or foreign; a run of another network,
+  /// number of classes, optimizer or average.
   void resume(const Run& run) const;
 
   /// Writes a checkpoint, the new best one too if `is_best`, and removes the oldest ones. False if

@@ -113,7 +113,8 @@ void FakeLoader::prepare() {
   while (std::ssize(ahead_) < std::min(workers_, all_steps_ - step_))
     ahead_.push_back(std::async(std::launch::async, [this, step = step_ + std::ssize(ahead_)] {
       Batch batch;
-      // As a body of parallel_for, so that it keeps to this thread and leaves the others to the step.
+      // As a body of parallel_for, so that it keeps to this thread
+      // and leaves the others to the step.
       parallel_for(1, [&](int64_t) { batch = make_(step); });
       return batch;
     }));

@@ -15,8 +15,8 @@ namespace resnet50 {
 struct Batch {
   quern::Tensor input;   // f32 [N, 3, H, W], contiguous or channels_last
   quern::Tensor target;  // i64 [N], labels in 0..num_classes-1
-  // Of --mixup-alpha and --cutmix-alpha, where defined: what else is in the images, of which `share`
-  // is target's.
+  // Of --mixup-alpha and --cutmix-alpha, where defined: what else is in the images, of which
+  // `share` is target's.
   quern::Tensor other = {};
   double share = 1;
 };

@@ -13,12 +13,14 @@ struct ImageFolder {
   };
 
   ImageFolder() = default;
-  /// The classes are the folders of `path`, in the order of their names, and their pictures all files
-  /// below them whose names end in .jpg, .jpeg or .png, of whatever case; links are followed. Other
-  /// files are passed over. Errors: an unreadable folder, no classes, a class without pictures.
+  /// The classes are the folders of `path`, in the order of their names, and their pictures all
+  /// files below them whose names end in .jpg, .jpeg or .png, of whatever case; links are followed.
+  /// Other files are passed over. Errors: an unreadable folder, no classes,
+  /// a class without pictures.
   explicit ImageFolder(const std::string& path);
 
-  /// Gives pictures the labels that their classes have in `names`. Error: a class that is not there.
+  /// Gives pictures the labels that their classes have in `names`.
+  /// Error: a class that is not there.
   void number_as(const std::vector<std::string>& names);
 
   std::string path;

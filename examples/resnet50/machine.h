@@ -1,5 +1,5 @@
-// What a process is given of the machine: what hwloc finds, and what Linux tells anyone in /proc and
-// /sys.
+// What a process is given of the machine: what hwloc finds,
+// and what Linux tells anyone in /proc and /sys.
 #pragma once
 #include <map>
 #include <optional>
@@ -25,9 +25,9 @@ struct Machine {
   double cores() const;
 };
 
-/// `root`: where /proc and /sys are, "" for the system's own. `cpus`: sched_getaffinity's. Cores and
-/// nodes are those of this machine, or what hwloc's own variables (HWLOC_SYNTHETIC, HWLOC_XMLFILE)
-/// tell it.
+/// `root`: where /proc and /sys are, "" for the system's own. `cpus`: sched_getaffinity's. Cores
+/// and nodes are those of this machine, or what hwloc's own variables (HWLOC_SYNTHETIC,
+/// HWLOC_XMLFILE) tell it.
 Machine inspect_machine(const std::string& root, std::vector<int> cpus);
 
 /// Of the process; 0..n-1 where the system does not tell.

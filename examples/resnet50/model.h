@@ -11,8 +11,8 @@ namespace resnet50 {
 /// whose head may be of other classes where they are to be trained.
 std::unique_ptr<quern::nn::Module> make_model(const Options& options);
 
-/// What a file of weights tells apart: the rows of its head, 1000 where it has none, and their names
-/// where it holds them, as files of --save and --output-dir do.
+/// What a file of weights tells apart: the rows of its head, 1000 where it has none, and their
+/// names where it holds them, as files of --save and --output-dir do.
 struct WeightsClasses {
   int64_t count = 1000;
   std::vector<std::string> names;

@@ -1,5 +1,5 @@
-// How far training has come and what it has seen: with the states of model and optimizer, all that a
-// run needs to go on as if it had not stopped.
+// How far training has come and what it has seen: with the states of model and optimizer, all that
+// a run needs to go on as if it had not stopped.
 #pragma once
 #include <cstdint>
 #include <limits>

@@ -1,4 +1,5 @@
-// How a run is trained: optimizer, learning rates, and what counts as weight decay, from its options.
+// How a run is trained: optimizer, learning rates, and what counts as weight decay,
+// from its options.
 #pragma once
 #include <memory>
 

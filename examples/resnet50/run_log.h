@@ -10,8 +10,8 @@ namespace resnet50 {
 
 class RunLog {
  public:
-  /// A new file, or one that goes on after the line of (epoch, step): what a run that was killed had
-  /// written after that is taken out, as it will be written again. Errors: the system's.
+  /// A new file, or one that goes on after the line of (epoch, step): what a run that was killed
+  /// had written after that is taken out, as it will be written again. Errors: the system's.
   RunLog(const std::string& path, int64_t epoch, int64_t step);
 
   /// `step` counts from 1 in its epoch. A line that cannot be written (a full disk) is said once on

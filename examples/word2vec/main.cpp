@@ -1,8 +1,8 @@
-// word2vec: vectors of words from the words beside them. Skip-gram with negative sampling: Mikolov et
-// al., "Distributed representations of words and phrases and their compositionality", NIPS'13.
+// word2vec: vectors of words from the words beside them. Skip-gram with negative sampling: Mikolov
+// et al., "Distributed representations of words and phrases and their compositionality", NIPS'13.
 //
-// A word w has a vector v(w), and as a neighbour another one, u(w). A pair of neighbours (w, o), with
-// k words n drawn at random, is to lower
+// A word w has a vector v(w), and as a neighbour another one, u(w). A pair of neighbours (w, o),
+// with k words n drawn at random, is to lower
 //   -log σ(v(w)·u(o)) - Σ log σ(-v(w)·u(n))
 // Both are rows of one table, v in its first half; each step changes those that it has met.
 // Exit status: 0, 1 for a failure, 2 for a command line that makes no sense.

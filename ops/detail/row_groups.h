@@ -6,7 +6,8 @@
 
 namespace quern::detail {
 
-/// Error of `op`: `indices` is not i64, or an element is outside of 0..rows-1. Returns it contiguous.
+/// Error of `op`: `indices` is not i64, or an element is outside of 0..rows-1.
+/// Returns it contiguous.
 Tensor check_indices(std::string_view op, const Tensor& indices, int64_t rows);
 
 /// The places of a list by the row they name: row rows[s] is named by places[offsets[s]] ...
@@ -16,8 +17,8 @@ struct RowGroups {
   Tensor offsets;  // [u + 1]
   Tensor places;   // [n]
 };
-/// Of contiguous indices within 0..rows-1. By radix: takes time and memory by the list's length, and
-/// gives the same on any number of threads.
+/// Of contiguous indices within 0..rows-1. By radix: takes time and memory by the list's length,
+/// and gives the same on any number of threads.
 RowGroups group_rows(const Tensor& indices, int64_t rows);
 /// The same, rows in the order of their first places: who walks them walks the list. Sorts only the
 /// places of rows that are named several times, where the rows are not too many for a bit each.

@@ -11,8 +11,8 @@ Tensor sum(std::string_view op, const Tensor& x, const Dims& dims, bool keepdim)
 /// t summed over the dimensions along which `shape` was broadcast to t's: the gradient of an
 /// operand.
 Tensor sum_to(const Tensor& t, const Shape& shape);
-/// sum_to(a·b, shape), in the accumulator's dtype; where that is a block of dimensions, as pixels of
-/// images by channels, the products are in a cache and nowhere else.
+/// sum_to(a·b, shape), in the accumulator's dtype; where that is a block of dimensions, as pixels
+/// of images by channels, the products are in a cache and nowhere else.
 Tensor sum_products_to(std::string_view op, const Tensor& a, const Tensor& b, const Shape& shape);
 
 }  // namespace quern::raw

@@ -45,8 +45,8 @@ inline constexpr int64_t kCopiedGroups = 512;
 /// find its own in L2 and had better make one.
 inline int64_t shared_sources() { return 2 * l2(); }
 
-// By strips (conv/taps/strips.cpp), whose tiles read 64 bytes of A and of B a step, as AMX's do: one
-// of both is to stay in L1.
+// By strips (conv/taps/strips.cpp), whose tiles read 64 bytes of A and of B a step, as AMX's do:
+// one of both is to stay in L1.
 
 /// Rows of A that a strip reads, over which all panels pass.
 inline constexpr int64_t kStripSource = 32 << 10;

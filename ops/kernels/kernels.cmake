@@ -30,17 +30,22 @@ set(QUERN_FAMILIES
   "gemm          gemm         GemmKernel:gemm
                  amx avx512_bf16 avx512 avx2 sve_bf16 sve neon_bf16 neon portable reference"
   "gemm          direct       DirectKernel:direct           avx512 avx2 portable reference"
-  "pack          copy         CopyKernel:copy               avx512_bf16 avx512 avx2 neon_bf16 portable reference"
-  "conv          conv         ConvKernel:conv               depthwise winograd brgemm reference"
-  "conv/epilogue tile         TileKernel:conv_tile          avx512_bf16 avx512 avx2 neon_bf16 portable reference"
-  "conv/depthwise depthwise   DepthwiseKernel:depthwise     avx512_bf16 avx512 avx2 neon_bf16 portable reference"
-  "conv/winograd winograd     WinogradKernel:winograd       avx512 avx2 portable reference"
-  "elementwise   elementwise  UnaryKernel:unary BinaryKernel:binary ComparisonKernel:comparison ChoiceKernel:choice
+  "pack          copy         CopyKernel:copy
                  avx512_bf16 avx512 avx2 neon_bf16 portable reference"
+  "conv          conv         ConvKernel:conv               depthwise winograd brgemm reference"
+  "conv/epilogue tile         TileKernel:conv_tile
+                 avx512_bf16 avx512 avx2 neon_bf16 portable reference"
+  "conv/depthwise depthwise   DepthwiseKernel:depthwise
+                 avx512_bf16 avx512 avx2 neon_bf16 portable reference"
+  "conv/winograd winograd     WinogradKernel:winograd       avx512 avx2 portable reference"
+  "elementwise   elementwise  UnaryKernel:unary BinaryKernel:binary ComparisonKernel:comparison
+                 ChoiceKernel:choice avx512_bf16 avx512 avx2 neon_bf16 portable reference"
   "image         resample     ResampleKernel:resample       avx512 avx2 portable reference"
-  "lookup        lookup       RowCopyKernel:row_copy SegmentSumKernel:segment_sum  avx512 avx2 portable reference"
+  "lookup        lookup       RowCopyKernel:row_copy SegmentSumKernel:segment_sum
+                 avx512 avx2 portable reference"
   "norm          batch_norm   BatchNormKernel:batch_norm    avx512 avx2 portable reference"
-  "norm          join         JoinKernel:join               avx512_bf16 avx512 avx2 portable reference"
+  "norm          join         JoinKernel:join
+                 avx512_bf16 avx512 avx2 portable reference"
   "norm          layer_norm   LayerNormKernel:layer_norm    avx512 avx2 portable reference"
   "optim         update       SgdKernel:sgd AdamWKernel:adamw RmspropKernel:rmsprop AdagradKernel:adagrad
                  AdadeltaKernel:adadelta AdamaxKernel:adamax NAdamKernel:nadam RAdamKernel:radam AsgdKernel:asgd
@@ -58,7 +63,8 @@ elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64|ARM64")
     list(FILTER QUERN_ISAS EXCLUDE REGEX sve)
   endif()
 endif()
-set(QUERN_ONLY_ISAS "" CACHE STRING "Instruction sets to build kernels for, e.g. avx512;avx512_bf16: all, where empty")
+set(QUERN_ONLY_ISAS "" CACHE STRING
+  "Instruction sets to build kernels for, e.g. avx512;avx512_bf16: all, where empty")
 foreach(isa ${QUERN_ONLY_ISAS})
   if(NOT isa IN_LIST QUERN_ISAS)
     message(FATAL_ERROR "QUERN_ONLY_ISAS: expected some of ${QUERN_ISAS}, got ${isa}")
@@ -79,7 +85,8 @@ function(quern_isa_flags target)
       endif()
       if(isa IN_LIST QUERN_ISAS)
         set_property(SOURCE ${source} APPEND PROPERTY COMPILE_OPTIONS ${QUERN_ISA_FLAGS_${isa}})
-        set_property(SOURCE ${source} PROPERTY SKIP_PRECOMPILE_HEADERS ON)  # made without these flags
+        # Made without these flags.
+        set_property(SOURCE ${source} PROPERTY SKIP_PRECOMPILE_HEADERS ON)
       else()
         list(REMOVE_ITEM sources ${source})
       endif()
@@ -124,11 +131,14 @@ function(quern_kernel_units target folder)
       endif()
       if(NOT source)
         set(source ${generated}/${name}_${unit}.cpp)
-        file(CONFIGURE OUTPUT ${source} CONTENT "#include \"quern/ops/kernels/${room}/${name}_simd.h\"\n")
+        file(CONFIGURE OUTPUT ${source} CONTENT
+          "#include \"quern/ops/kernels/${room}/${name}_simd.h\"\n")
         target_sources(${target} PRIVATE ${source})
       endif()
-      set_property(SOURCE ${source} APPEND PROPERTY COMPILE_DEFINITIONS QUERN_UNIT=${unit} QUERN_ISA=${isa})
-      if(unit STREQUAL reference)  # rounds each operation, on every architecture and wherever an element lies
+      set_property(SOURCE ${source} APPEND PROPERTY
+        COMPILE_DEFINITIONS QUERN_UNIT=${unit} QUERN_ISA=${isa})
+      # Rounds each operation, on every architecture and wherever an element lies.
+      if(unit STREQUAL reference)
         set_property(SOURCE ${source} APPEND PROPERTY COMPILE_OPTIONS -ffp-contract=off)
         set_property(SOURCE ${source} PROPERTY SKIP_PRECOMPILE_HEADERS ON)  # made without it
       endif()

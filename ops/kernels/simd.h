@@ -1,6 +1,7 @@
 // Vectors over arrays of bf16, f16, f32 and f64, as long as the unit's instruction set has them:
-// xsimd, and what it lacks for bf16 and f16. Those are widened to f32 on load and rounded to nearest
-// even (a NaN stays one) on store. Included by files with ISA flags, so all of it has internal linkage.
+// xsimd, and what it lacks for bf16 and f16. Those are widened to f32 on load and rounded to
+// nearest even (a NaN stays one) on store.
+// Included by files with ISA flags, so all of it has internal linkage.
 #pragma once
 #include <cstdint>
 #include <type_traits>

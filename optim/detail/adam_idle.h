@@ -1,9 +1,10 @@
 // Idle steps of Adam and AdamW. Without a gradient the moments shrink, m by β₁ and v by β₂, and the
-// weight goes on by lr / (1 - β₁ᵗ) · m / (√v / √(1 - β₂ᵗ) + eps), which has no closed form: eps keeps
-// it from being a sum of one and the same quotient. But it shrinks by β₁/√β₂ a step. So the first
-// steps are done one after the other, by the kernel and with the bits of the dense optimizer's,
-// until what is left sums up to less than their rounding: 214 for f32 and the usual betas, 406 for
-// f64. The others only shrink m and v, and the weight by AdamW's decay: one step more does them all.
+// weight goes on by lr / (1 - β₁ᵗ) · m / (√v / √(1 - β₂ᵗ) + eps), which has no closed form: eps
+// keeps it from being a sum of one and the same quotient. But it shrinks by β₁/√β₂ a step. So the
+// first steps are done one after the other, by the kernel and with the bits of the dense
+// optimizer's, until what is left sums up to less than their rounding: 214 for f32 and the usual
+// betas, 406 for f64. The others only shrink m and v, and the weight by AdamW's decay:
+// one step more does them all.
 #pragma once
 #include <cmath>
 

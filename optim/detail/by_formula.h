@@ -1,6 +1,6 @@
 // The short way to write an optimizer: its options, what a step's constants are of them, and a
-// formula over elements (ops/kernels/optim/formulas.h). The walks over dense parameters and over the
-// rows of row-sparse gradients are UpdatePass's.
+// formula over elements (ops/kernels/optim/formulas.h). The walks over dense parameters and over
+// the rows of row-sparse gradients are UpdatePass's.
 #pragma once
 #include <cmath>
 #include <vector>

@@ -1,5 +1,5 @@
-// Rows of a parameter that have missed steps whose gradients did not have them, and what brings them
-// to where these steps would have: Idle::catch_up.
+// Rows of a parameter that have missed steps whose gradients did not have them, and what brings
+// them to where these steps would have: Idle::catch_up.
 #pragma once
 #include <bit>
 #include <span>
@@ -11,8 +11,8 @@
 
 namespace quern::optim {
 
-/// Of a sequence that grows at its end, the product of any stretch, in a logarithm of its length: of
-/// each 2ᵏ neighbours that begin at a multiple of it the product is kept. x * y is y first.
+/// Of a sequence that grows at its end, the product of any stretch, in a logarithm of its length:
+/// of each 2ᵏ neighbours that begin at a multiple of it the product is kept. x * y is y first.
 template <class T>
 class Products {
  public:

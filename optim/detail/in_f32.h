@@ -12,8 +12,8 @@
 
 namespace quern::optim {
 
-/// What an update computes in, and keeps its state in. State of bf16 and f16 parameters is f32, too,
-/// because a buffer in bf16 would round small gradients away.
+/// What an update computes in, and keeps its state in. State of bf16 and f16 parameters is f32,
+/// too, because a buffer in bf16 would round small gradients away.
 inline DType state_dtype(DType param) { return param == DType::f64 ? DType::f64 : DType::f32; }
 
 /// Which words of Philox rounding takes, and what rounds.
@@ -73,8 +73,8 @@ inline void round_to(DType dtype, float* x, int64_t n) {
   }
 }
 
-/// f on the span, or on pieces of it whose parameter is f32. `first`: the place of its first element
-/// in the parameter.
+/// f on the span, or on pieces of it whose parameter is f32. `first`: the place of its first
+/// element in the parameter.
 template <class F>
 void in_f32(DType param, const kernels::UpdateSpan& span, int64_t first, const Rounding& rounding,
             const F& f) {

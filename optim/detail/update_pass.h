@@ -1,5 +1,5 @@
-// One step's updates in one pass: all parameters, or of those with a row-sparse gradient the rows it
-// has, cut into chunks of a fixed size, the chunks run on all threads. Elements do not meet, so
+// One step's updates in one pass: all parameters, or of those with a row-sparse gradient the rows
+// it has, cut into chunks of a fixed size, the chunks run on all threads. Elements do not meet, so
 // neither chunks nor threads change a bit.
 #pragma once
 #include <algorithm>
@@ -20,9 +20,10 @@ class UpdatePass {
   using Kernel = kernels::UpdateKernel<Step>;
   explicit UpdatePass(std::string_view name) : line_(name) {}
 
-  /// Plans the update of an Optimizer::Slot's parameter by its gradient: of all its elements, or where
-  /// that is row-sparse of the rows it has, no other being read or written. The first `states` of its
-  /// states become `initial` where they are undefined, and are laid out as the parameter is.
+  /// Plans the update of an Optimizer::Slot's parameter by its gradient: of all its elements, or
+  /// where that is row-sparse of the rows it has, no other being read or written.
+  /// The first `states` of its states become `initial` where they are undefined,
+  /// and are laid out as the parameter is.
   template <class Slot>
   void add(const Kernel& kernel, const Step& step, Slot& slot, size_t states,
            const Initial& initial = {}) {
@@ -53,8 +54,8 @@ class UpdatePass {
       job.state[s] = state[s];
     }
 
-    // Rows that are not too long stay whole: sums by chunks are then the same of all rows by number as
-    // of the dense parameter.
+    // Rows that are not too long stay whole: sums by chunks are then the same of all rows by number
+    // as of the dense parameter.
     const int64_t rows = std::max<int64_t>(1, kChunk / std::max<int64_t>(1, job.width));
     const int64_t parts = job.rows.defined() ? job.rows.numel() : param.numel();
     const int64_t chunk = job.rows.defined()   ? rows
@@ -94,8 +95,8 @@ class UpdatePass {
   };
   std::span<Job> jobs() { return jobs_; }
   std::span<const Chunk> chunks() const { return chunks_; }
-  /// f(job, chunk, span, first) on the elements of each chunk, or on each of its rows, on all threads;
-  /// `first` is the place in the parameter of the first element of the span.
+  /// f(job, chunk, span, first) on the elements of each chunk, or on each of its rows, on all
+  /// threads; `first` is the place in the parameter of the first element of the span.
   template <class F>
   void each_span(const F& f) const {
     parallel_for(static_cast<int64_t>(chunks_.size()), [&](int64_t i) {

@@ -24,8 +24,8 @@ std::string picture(const std::string& name) {
   return {reinterpret_cast<const char*>(file.data<uint8_t>()), static_cast<size_t>(file.numel())};
 }
 
-/// train: three classes of 5, 4 and 1 pictures, one in a folder of its own; val: two of the classes.
-/// What is no picture lies between them.
+/// train: three classes of 5, 4 and 1 pictures, one in a folder of its own; val: two of the
+/// classes. What is no picture lies between them.
 struct Pictures {
   Pictures() {
     for (const char* path : {"train/ape", "train/bee/deep", "train/cow", "val/ape", "val/cow"})

@@ -105,8 +105,8 @@ TEST_CASE("a pipe gets plain lines") {
   const std::string out = resnet50("train" + kTiny + "--steps 2 --epochs 2 -p 3");
   CHECK(out.find('\r') == std::string::npos);
   CHECK(out.find('\x1b') == std::string::npos);
-  const std::regex line(
-      R"(Epoch: \[(\d)\]\[(\d)/2\] Time [\d.]+ \([\d.]+\) Data [\d.]+ \([\d.]+\) Loss [\d.]+ \([\d.]+\))");
+  const std::regex line(R"(Epoch: \[(\d)\]\[(\d)/2\] Time [\d.]+ \([\d.]+\) )"
+                        R"(Data [\d.]+ \([\d.]+\) Loss [\d.]+ \([\d.]+\))");
   std::string steps;
   for (std::sregex_iterator match(out.begin(), out.end(), line), end; match != end; ++match)
     steps += (*match)[1].str() + (*match)[2].str() + " ";

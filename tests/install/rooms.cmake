@@ -1,11 +1,11 @@
-# Rooms that the build leaves out when they are deleted: nobody outside includes their headers. And no room of kernels
-# holds more than 16 files, no file of the library more than 400 lines.
+# Rooms that the build leaves out when they are deleted: nobody outside includes their headers. And
+# no room of kernels holds more than 16 files, no file of the library more than 400 lines.
 #   cmake -DSOURCE=QUERN -P rooms.cmake
 cmake_minimum_required(VERSION 3.25)
 set(deletable conv/winograd conv/depthwise)
 
-file(GLOB_RECURSE files RELATIVE ${SOURCE} ${SOURCE}/tensor/* ${SOURCE}/autograd/* ${SOURCE}/ops/* ${SOURCE}/nn/*
-  ${SOURCE}/optim/*)
+file(GLOB_RECURSE files RELATIVE ${SOURCE} ${SOURCE}/tensor/* ${SOURCE}/autograd/* ${SOURCE}/ops/*
+  ${SOURCE}/nn/* ${SOURCE}/optim/*)
 foreach(file ${files})
   file(STRINGS ${SOURCE}/${file} includes REGEX "^#include")
   foreach(room ${deletable})

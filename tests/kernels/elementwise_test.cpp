@@ -35,8 +35,8 @@ Parameters parameters(Binary op) {
                                                : Parameters{};
 }
 
-/// Of rough_normal, Φ(x) and the bell relative to themselves: the polynomials 99 and 45, roundings 16,
-/// and of the exponent, x²/2, three: a square, a product and its constant.
+/// Of rough_normal, Φ(x) and the bell relative to themselves: the polynomials 99 and 45,
+/// roundings 16, and of the exponent, x²/2, three: a square, a product and its constant.
 double rough(double x) { return 160 + 1.5 * x * x; }
 
 /// Error of the vector formulas in f32 roundoffs. exp and log are within 1 ULP, at most 2 of them;

@@ -22,8 +22,8 @@ Variable random(int64_t rows, int64_t columns, uint32_t seed) {
   return {rows, columns, values};
 }
 
-/// Differences of f by h = 1e-6 are off by h² times its third derivative, and by 2^-53·|f|/h ≈ 1e-10
-/// for each rounding; all here is of the order of 10.
+/// Differences of f by h = 1e-6 are off by h² times its third derivative, and by
+/// 2^-53·|f|/h ≈ 1e-10 for each rounding; all here is of the order of 10.
 constexpr double kSlopeError = 1e-7;
 
 }  // namespace

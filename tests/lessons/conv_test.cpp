@@ -1,6 +1,6 @@
-// Every step of the lesson on convolution against f64, within the bound of its sums, all passes; and
-// what the steps refuse. Shapes where drivers break are in kernels/conv_test.cpp, which takes the
-// steps, too; these few also run on emulated CPUs.
+// Every step of the lesson on convolution against f64, within the bound of its sums, all passes;
+// and what the steps refuse. Shapes where drivers break are in kernels/conv_test.cpp, which takes
+// the steps, too; these few also run on emulated CPUs.
 #include <doctest/doctest.h>
 
 #include <cmath>

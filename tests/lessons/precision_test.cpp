@@ -59,7 +59,8 @@ TEST_CASE("Three products of bf16 are as exact as 16 bits, one as 8") {
     const double product = static_cast<double>(a[i]) * b[i];
     exact += product, size += std::abs(product);
   }
-  // A factor's error is 2^-8 of it, of two terms 2^-17 and what lo·lo was, 2^-16; sums in f32 add 3·1024·2^-24.
+  // A factor's error is 2^-8 of it, of two terms 2^-17 and what lo·lo was, 2^-16;
+  // sums in f32 add 3·1024·2^-24.
   CHECK(std::abs(dot(a, b, false) - exact) < 0x1p-7 * 1.01 * size);
   CHECK(std::abs(dot(a, b, true) - exact) < (0x1p-15 + 3072 * 0x1p-24) * size);
   CHECK(std::abs(dot(a, b, true) - exact) < std::abs(dot(a, b, false) - exact) / 10);

@@ -51,8 +51,8 @@ struct Reference {
   Results results, bounds;
 };
 
-/// In f64 by the library's ops; and how far what computes in f32 may be from that, number by number:
-/// to first order in u = 2^-24. e_v is the error of v.
+/// In f64 by the library's ops; and how far what computes in f32 may be from that, number by
+/// number: to first order in u = 2^-24. e_v is the error of v.
 Reference reference(const Operands& o) {
   const auto wide = [](const Tensor& t) { return to(t, DType::f64); };
   const Tensor x = wide(o.x), w1 = wide(o.p.w1), w2 = wide(o.p.w2), dout = wide(o.dout);
@@ -151,7 +151,8 @@ TEST_CASE("The steps: moments of a block keep a small variance beside a large me
   each_block(y, [&](const Block& block) { moments.take(block, rows(block)); });
   const Tensor exact = to(y, DType::f64), center = mean(exact, {0});
   const Tensor var = mean((exact - center) * (exact - center), {0});
-  // A block's mean is off by d <= 129·2^-24·4100; the squares around it by d² and their own rounding.
+  // A block's mean is off by d <= 129·2^-24·4100;
+  // the squares around it by d² and their own rounding.
   const double d = 129 * 0x1p-24 * 4100;
   CHECK(largest(moments.merged().mean - center) < d);
   CHECK(largest(moments.merged().var - var) < d * d + 2 * d + 132 * 0x1p-24 * largest(var));

@@ -324,8 +324,9 @@ TEST_CASE("the gradient of a factor that is broadcast is the sum of products") {
                                           raw::to(dy, DType::f64));
       CAPTURE(shape);
       CAPTURE(factor);
-      // A sum of n products of either sign is √n of them by norm; each addition errs by at most u of
-      // a partial sum, which is no more, and errors add up likewise: √n·u of it. Eight times that.
+      // A sum of n products of either sign is √n of them by norm; each addition errs by at most u
+      // of a partial sum, which is no more, and errors add up likewise:
+      // √n·u of it. Eight times that.
       CHECK(relative_difference(f.grad(), raw::sum_to(products, factor)) <
             8 * 6e-8 * std::sqrt(static_cast<double>(numel(shape) / numel(factor))));
     }

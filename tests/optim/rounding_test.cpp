@@ -33,7 +33,8 @@ Case named(const char* name, Options options) {
           }};
 }
 
-/// Steps of 6e-4 or so: a fraction of what bf16 has between two numbers from 1 on, and of what f16 has.
+/// Steps of 6e-4 or so: a fraction of what bf16 has between two numbers from 1 on,
+/// and of what f16 has.
 const std::vector<Case>& cases() {
   static const std::vector<Case> all{
       named<SGD>("sgd", SGDOptions{.lr = 1e-3, .momentum = 0.9}),
@@ -175,7 +176,8 @@ TEST_CASE("rows that no step has keep their bytes, and those that it has steps o
 }
 
 TEST_CASE("idle rows of bf16 catch up with their roundings by chance") {
-  // A quarter of the spacing in the first step, and by momentum alone 1/(1 - 0.9) times that at last.
+  // A quarter of the spacing in the first step,
+  // and by momentum alone 1/(1 - 0.9) times that at last.
   Tensor p = ones({2, kElements}, DType::bf16).requires_grad_();
   SGD optimizer(
       {p}, {.lr = 0x1p-9, .momentum = 0.9, .idle = Idle::catch_up, .stochastic_rounding = true});
@@ -211,7 +213,8 @@ TEST_CASE("an embedding on a table in f16 is trained by its rows") {
   for (const int64_t row : {0, 3, 7, 49}) {
     const Tensor now = raw::select(words.weight, 0, row);
     CHECK(same_bits(now, raw::select(start, 0, row)) == (row == 0));
-    // The gradient of a conversion is one in f16: 2·x has its bits, but twice that of row 7 is summed.
+    // The gradient of a conversion is one in f16:
+    // 2·x has its bits, but twice that of row 7 is summed.
     CHECK(same_bits(now, raw::to(raw::select(in_f32.weight, 0, row), DType::f16)));
   }
   CHECK_THROWS_WITH_AS(words.weight.set_grad(zeros({50, 8}, DType::f16)),

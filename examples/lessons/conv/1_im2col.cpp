@@ -1,5 +1,5 @@
-// Step 1: what the filter sees for each output pixel becomes a column of a matrix. The convolution is
-// then one product, and so is the gradient of its filters.
+// Step 1: what the filter sees for each output pixel becomes a column of a matrix. The convolution
+// is then one product, and so is the gradient of its filters.
 #include <algorithm>
 
 #include "conv.h"
@@ -11,7 +11,8 @@ namespace quern::lessons {
 namespace {
 
 // [im2col]
-/// Of one image: columns[(c, r, q)][(oy, ox)] is the pixel that the tap (r, q) reads there of channel c.
+/// Of one image: columns[(c, r, q)][(oy, ox)] is the pixel
+/// that the tap (r, q) reads there of channel c.
 void im2col(const ConvProblem& p, const float* x, float* columns) {
   parallel_for(p.ic * p.kh * p.kw, [&](int64_t row) {
     const int64_t c = row / (p.kh * p.kw), r = row / p.kw % p.kh, q = row % p.kw;

@@ -1,5 +1,5 @@
-// Step 2: no columns. Of a zero-padded image, what a tap reads for all outputs lies as the outputs do,
-// only further on: a convolution is a sum of products, one a tap, whose operands are offsets.
+// Step 2: no columns. Of a zero-padded image, what a tap reads for all outputs lies as the outputs
+// do, only further on: a convolution is a sum of products, one a tap, whose operands are offsets.
 #include <algorithm>
 
 #include "conv.h"
@@ -11,8 +11,8 @@ namespace quern::lessons {
 namespace {
 
 // [planes]
-/// An image with zeros around it. With a stride of s, every s-th pixel of a row lies in a plane of its
-/// own, and every s-th row, so that neighbouring outputs read neighbours.
+/// An image with zeros around it. With a stride of s, every s-th pixel of a row lies in a plane of
+/// its own, and every s-th row, so that neighbouring outputs read neighbours.
 struct Planes {
   explicit Planes(const ConvProblem& p)
       : down(std::min(p.stride_h, (p.kh - 1) * p.dilation_h + 1)),
@@ -52,8 +52,9 @@ void pad(const ConvProblem& p, const Planes& planes, const float* x, float* to) 
 }  // namespace
 
 // [taps]
-/// y[oc × run] = Σ over taps of w[tap][oc × ic] · x[ic × run, from the tap's offset on]. A run is all
-/// outputs of an image, with those between the end of a row and the next, which are thrown away.
+/// y[oc × run] = Σ over taps of w[tap][oc × ic] · x[ic × run, from the tap's offset on].
+/// A run is all outputs of an image, with those between the end of a row and the next,
+/// which are thrown away.
 void taps(const ConvProblem& p, const float* x, const float* w, float* y) {
   const Planes planes(p);
   const int64_t run = (p.oh - 1) * planes.width + p.ow, ld = planes.of_channel();

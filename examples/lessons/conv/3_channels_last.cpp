@@ -12,7 +12,8 @@
 namespace quern::lessons {
 
 // [rows]
-/// A row of outputs [ow × oc] = Σ over taps of x[ow × ic, from the tap's pixel on] · w[tap][ic × oc].
+/// A row of outputs [ow × oc] = Σ over taps of
+/// x[ow × ic, from the tap's pixel on] · w[tap][ic × oc].
 void channels_last(const ConvProblem& p, const float* x, const float* filters, float* y) {
   const Tile<float>& tile = best_f32_tile();
   const Padded padded(p, x);

@@ -1,5 +1,5 @@
-// The batch-reduce tile on vectors of xsimd, as long as the file is compiled for that includes this:
-// kMr rows of kVectors vectors. With internal linkage, since each such file has its own.
+// The batch-reduce tile on vectors of xsimd, as long as the file is compiled for that includes
+// this: kMr rows of kVectors vectors. With internal linkage, since each such file has its own.
 #pragma once
 #include <xsimd/xsimd.hpp>
 

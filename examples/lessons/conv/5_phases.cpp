@@ -1,6 +1,6 @@
-// Step 5: the input's gradient of a convolution with a stride. Pixels of dx whose index has the same
-// remainder modulo the stride meet the same taps: a phase. Each is a convolution of dy without a
-// stride, by the library's drawings of an axis.
+// Step 5: the input's gradient of a convolution with a stride. Pixels of dx whose index has the
+// same remainder modulo the stride meet the same taps: a phase. Each is a convolution of dy without
+// a stride, by the library's drawings of an axis.
 #include <vector>
 
 #include "batch.h"

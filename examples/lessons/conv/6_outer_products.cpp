@@ -12,7 +12,8 @@ namespace quern::lessons {
 namespace {
 
 // [panels]
-/// Pixels [count][channels] as panels of `width` channels: [panel][count][width], filled up by zeros.
+/// Pixels [count][channels] as panels of `width` channels:
+/// [panel][count][width], filled up by zeros.
 class Panels {
  public:
   Panels(int64_t count, int64_t channels, int64_t width, const float* pixels)

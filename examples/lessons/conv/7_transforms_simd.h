@@ -1,5 +1,5 @@
-// Step 7's transforms on vectors of xsimd. With internal linkage, since each file that includes this
-// is compiled for another instruction set.
+// Step 7's transforms on vectors of xsimd. With internal linkage, since each file that includes
+// this is compiled for another instruction set.
 #pragma once
 #include <xsimd/xsimd.hpp>
 

@@ -1,5 +1,6 @@
-// Step 7: Winograd's minimal filtering F(4×4, 3×3) (Lavin & Gray, "Fast algorithms for convolutional
-// neural networks", arXiv:1509.09308): tiles of 4×4 outputs by 36 multiplications instead of 144.
+// Step 7: Winograd's minimal filtering F(4×4, 3×3) (Lavin & Gray,
+// "Fast algorithms for convolutional neural networks", arXiv:1509.09308):
+// tiles of 4×4 outputs by 36 multiplications instead of 144.
 #include <algorithm>
 
 #include "7_transforms.h"

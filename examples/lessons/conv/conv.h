@@ -1,9 +1,9 @@
 // What the steps of this lesson share: the form of a step.
 //
-// A convolution is described as the library does it: ConvProblem has the sizes of x [n, ic, ih, iw],
-// of y [n, oc, oh, ow] and of the filters [oc, ic, kh, kw], strides, padding and dilation. All is f32,
-// of one group. Tensors lie in memory without gaps in the step's format: contiguous is [n][c][y][x],
-// channels_last [n][y][x][c].
+// A convolution is described as the library does it: ConvProblem has the sizes of
+// x [n, ic, ih, iw], of y [n, oc, oh, ow] and of the filters [oc, ic, kh, kw], strides, padding and
+// dilation. All is f32, of one group. Tensors lie in memory without gaps in the step's format:
+// contiguous is [n][c][y][x], channels_last [n][y][x][c].
 #pragma once
 #include "quern/ops/kernels/conv/conv_kernel.h"
 

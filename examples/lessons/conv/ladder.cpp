@@ -1,5 +1,5 @@
-// Makes kernels of the steps: brings tensors into a step's format, makes a convolution of dgrad, and
-// completes the sums.
+// Makes kernels of the steps: brings tensors into a step's format, makes a convolution of dgrad,
+// and completes the sums.
 #include "conv/ladder.h"
 
 #include <array>
@@ -21,8 +21,8 @@ const ConvLesson& who_does(size_t step, const ConvProblem& problem, ConvPass pas
 namespace {
 
 // [turned]
-/// dgrad as a convolution: of dy, with stride - 1 zeros between its pixels, by the filters turned by
-/// 180°, whose inputs and outputs change places.
+/// dgrad as a convolution: of dy, with stride - 1 zeros between its pixels, by the filters turned
+/// by 180°, whose inputs and outputs change places.
 ConvProblem turned(ConvProblem p) {
   std::swap(p.ic, p.oc);
   const ConvProblem of_x = p;

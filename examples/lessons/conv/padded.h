@@ -5,8 +5,8 @@
 
 namespace quern::lessons {
 
-/// x [n][ih][iw][ic] as [n][height][width][ic], whose pixel (i, j) is pixel (i - pad_h, j - pad_w) of
-/// x, or zeros: x itself where there is no padding.
+/// x [n][ih][iw][ic] as [n][height][width][ic], whose pixel (i, j) is pixel (i - pad_h, j - pad_w)
+/// of x, or zeros: x itself where there is no padding.
 class Padded {
  public:
   Padded(const ConvProblem& p, const float* x);

@@ -1,4 +1,5 @@
-// Step 2: step 1 on blocks of B that are small enough to stay in a core's cache while they are used.
+// Step 2: step 1 on blocks of B that are small enough to stay in a core's cache
+// while they are used.
 #include <algorithm>
 
 #include "gemm.h"

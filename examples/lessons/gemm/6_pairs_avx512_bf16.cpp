@@ -1,5 +1,5 @@
-// Step 6: the tile of step 5 in bf16, by vdpbf16ps: each of its 16 lanes multiplies a pair of A by a
-// pair of B and adds both products to an f32.
+// Step 6: the tile of step 5 in bf16, by vdpbf16ps: each of its 16 lanes multiplies a pair of A by
+// a pair of B and adds both products to an f32.
 #include <immintrin.h>
 
 #include "tile.h"

@@ -1,5 +1,5 @@
-// Step 6 on Arm: the tile of step 5 in bf16, by bfdot: each of its four lanes multiplies a pair of A
-// by a pair of B and adds both products to an f32.
+// Step 6 on Arm: the tile of step 5 in bf16, by bfdot: each of its four lanes multiplies a pair of
+// A by a pair of B and adds both products to an f32.
 #include <arm_neon.h>
 
 #include "tile.h"

@@ -33,8 +33,8 @@ struct Loops {
       std::memcpy(static_cast<char*>(to) + i * row_bytes, tile[t].sums[i], 64);
   }
   // [dot]
-  /// TDPBF16PS: row i of C gets row i of A, 16 pairs, times B, whose row p has the p-th pair of each
-  /// of 16 columns.
+  /// TDPBF16PS: row i of C gets row i of A, 16 pairs, times B, whose row p has the p-th pair of
+  /// each of 16 columns.
   template <int c, int a, int b>
   static void dot() {
     for (int i = 0; i < 16; ++i) {

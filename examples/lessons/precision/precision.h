@@ -65,7 +65,8 @@ inline float dot(std::span<const float> a, std::span<const float> b, bool three)
   return sum;
 }
 
-/// 256 points of a square, and on which of two arms of a spiral each is: f32 [256, 2] and i64 [256].
+/// 256 points of a square, and on which of two arms of a spiral each is:
+/// f32 [256, 2] and i64 [256].
 struct Spiral {
   Tensor points, arms;
 };

@@ -5,8 +5,8 @@
 
 namespace quern::lessons::step {
 
-/// The mean of each block and Σ(y - mean)²; merged, those of all. After Chan et al., "Algorithms for
-/// computing the sample variance", 1983.
+/// The mean of each block and Σ(y - mean)²; merged, those of all. After Chan et al., "Algorithms
+/// for computing the sample variance", 1983.
 class BlockMoments {
  public:
   BlockMoments(int64_t pixels, int64_t blocks, int64_t channels)

@@ -8,8 +8,8 @@
 
 namespace quern::lessons::step {
 
-// What a prologue and an epilogue may be: rows of x as they are multiplied, perhaps from `room`; and
-// what happens beside.
+// What a prologue and an epilogue may be: rows of x as they are multiplied, perhaps from `room`;
+// and what happens beside.
 inline constexpr auto as_it_is = [](const Block&, Rows rows, float*) { return rows; };
 inline constexpr auto nothing_more = [](const Block&, Rows) {};
 

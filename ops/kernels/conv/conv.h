@@ -19,8 +19,8 @@
 // 4. For each tile of output pixels and channels one call of the batch-reduce GEMM micro-kernel
 //    (gemm/gemm_kernel.h) adds up the products of all taps and completes the tile
 //    (kernels/epilogue.h). On AMX, whose products take less time than what they read and write,
-//    taps/strips.cpp runs the plan instead: a strip of pixels meets all panels in one call, and each
-//    tile is completed while the next is multiplied (gemm/strip.h).
+//    taps/strips.cpp runs the plan instead: a strip of pixels meets all panels in one call, and
+//    each tile is completed while the next is multiplied (gemm/strip.h).
 // 5. Backward, the closure that conv2d recorded asks for dgrad, the gradient of x: steps 1 to 4
 //    with dy as the source and other taps, one set for each remainder of a pixel modulo the stride;
 //    and for wgrad, the gradient of the weight (wgrad/outer.cpp where channels are innermost, else

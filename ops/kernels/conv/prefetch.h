@@ -8,8 +8,8 @@
 namespace quern::kernels {
 
 /// The channels of pixels that the next block reads, fetched to L2 by the tiles of this one, two
-/// cache lines a step (GemmTile::prefetch): in bursts between the tiles they would take the line-fill
-/// buffers that the tiles' own loads need.
+/// cache lines a step (GemmTile::prefetch): in bursts between the tiles they would take the
+/// line-fill buffers that the tiles' own loads need.
 class Prefetch {
  public:
   struct Lines {

@@ -46,8 +46,8 @@ struct GemmTile {
   const void* const* b;  // batch pointers to packed panels, or to B_i[0][0]
   int64_t ldb = 0;       // B by rows only
   /// A cache line and the one behind it, to be prefetched to L2 at each step of 2·kr of k (outer
-  /// products: of kr; not null; AMX: of 16), then those prefetch_step bytes on. (With one line a step
-  /// they arrive too late.)
+  /// products: of kr; not null; AMX: of 16), then those prefetch_step bytes on. (With one line a
+  /// step they arrive too late.)
   const void* prefetch = nullptr;
   int64_t prefetch_step = 0;
   void* c;  // [m][n], row r starts r·ldc elements on

@@ -20,8 +20,8 @@ struct ResampleAxis {
 struct ResampleKernel {
   const char* name;  // resample_<isa>; the naive one ends in _reference
   Isa isa;
-  /// out [size][3] from pixels in [..][3], the last output first where `flip`. A byte after the last
-  /// pixel of either may be read and written.
+  /// out [size][3] from pixels in [..][3], the last output first where `flip`. A byte after the
+  /// last pixel of either may be read and written.
   void (*along)(const uint8_t* in, const ResampleAxis&, bool flip, uint8_t* out);
   /// out[i], i < values: the sum of weights[k] · in[k·step + i], k < count.
   void (*down)(const uint8_t* in, int64_t step, const int32_t* weights, int64_t count,

@@ -7,8 +7,8 @@
 namespace quern::kernels {
 
 const RowCopyKernel& select_row_copy();
-/// Error: no kernel for these types (f32, bf16 or f16 to f32; f32 or themselves to bf16 and f16; f64
-/// to f64).
+/// Error: no kernel for these types (f32, bf16 or f16 to f32; f32 or themselves to bf16 and f16;
+/// f64 to f64).
 const SegmentSumKernel& select_segment_sum(DType from, DType to);
 
 /// Decides about `stream` itself. No row of to_index is there twice.

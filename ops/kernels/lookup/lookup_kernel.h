@@ -1,5 +1,6 @@
 // The contract of a lookup: rows of a table moved to and fro, or summed, by lists of their numbers.
-// The elements of a row are adjacent; rows may lie apart. Files compiled with ISA flags include this.
+// The elements of a row are adjacent; rows may lie apart.
+// Files compiled with ISA flags include this.
 #pragma once
 #include <cstdint>
 

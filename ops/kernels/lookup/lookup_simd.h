@@ -1,8 +1,8 @@
 // Lookups on vectors, once an instruction set. Rows lie anywhere, so that no hardware prefetcher
 // knows the next one: those of the rows some KB further down the list are fetched meanwhile, to L1.
-// But the prefetchers take a row whose lines miss L1 one after the other for a stream, and fetch what
-// lies behind it, which nobody reads. So lines are asked for from the middle of a row and from its
-// start in turn, and are in L1 when they are read.
+// But the prefetchers take a row whose lines miss L1 one after the other for a stream, and fetch
+// what lies behind it, which nobody reads. So lines are asked for from the middle of a row and from
+// its start in turn, and are in L1 when they are read.
 #pragma once
 #include <cstdint>
 

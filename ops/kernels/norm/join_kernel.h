@@ -1,7 +1,7 @@
 // The contract of the join kernels: where the branch and the shortcut of a residual block meet, the
-// last batch norm, the sum and the activation are one pass, and their gradient two. They see one nhwc
-// block, rows (pixels) by channels, as the batch_norm kernels do. Files compiled with ISA flags
-// include this.
+// last batch norm, the sum and the activation are one pass, and their gradient two. They see one
+// nhwc block, rows (pixels) by channels, as the batch_norm kernels do. Files compiled with ISA
+// flags include this.
 #pragma once
 #include "quern/ops/kernels/epilogue.h"
 #include "quern/ops/kernels/norm/batch_norm_kernel.h"
@@ -17,8 +17,8 @@ struct JoinSide {
   void* dv = nullptr;                                   // null: not asked for
 };
 
-/// Where a join's activation, if it only clamps, let its sum pass, a bit an element: bit c % 16 of word c / 16 of a
-/// row's words is channel c's. A block's first channel is a multiple of 16.
+/// Where a join's activation, if it only clamps, let its sum pass, a bit an element: bit c % 16 of
+/// word c / 16 of a row's words is channel c's. A block's first channel is a multiple of 16.
 using MaskWord = uint16_t;
 inline int64_t mask_words(int64_t channels) { return (channels + 15) / 16; }  // of a row
 

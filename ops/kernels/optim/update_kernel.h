@@ -32,7 +32,8 @@ struct AdamWStep {
   double l2 = 0;  // Adam's weight_decay, which the gradient takes on
 };
 
-/// RMSprop (formula in optim/rmsprop.h); state: square_avg, momentum_buffer (null without momentum).
+/// RMSprop (formula in optim/rmsprop.h);
+/// state: square_avg, momentum_buffer (null without momentum).
 struct RmspropStep {
   double lr, alpha, eps, momentum, weight_decay;
 };

@@ -29,8 +29,8 @@ struct PanelCopy {
 };
 
 /// What a batch norm and an activation do to a matrix [rows][cols] whose columns, or rows, are
-/// channels: activation((v - center)·scale + shift), rounded after the difference and, fused, after the rest. dst
-/// may be src. What is kept a channel is f32, f64 for f64.
+/// channels: activation((v - center)·scale + shift), rounded after the difference and, fused, after
+/// the rest. dst may be src. What is kept a channel is f32, f64 for f64.
 struct MapCopy {
   const void* src;
   int64_t src_stride;

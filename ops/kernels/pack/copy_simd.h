@@ -315,8 +315,8 @@ VectorMap<Vec<T>, activation> map_from(const MapCopy& copy, int64_t i, Load load
 
 /// Columns are channels: a cache line of bf16 at a time, so that what maps them stays in registers.
 /// Hardware prefetchers see one line a row, and none beyond a page: those of the rows further down
-/// are prefetched. (`copy` by value: else stores may alias its strides, which are loaded again after
-/// each.)
+/// are prefetched. (`copy` by value: else stores may alias its strides, which are loaded again
+/// after each.)
 template <class T, class To, Activation activation, class Put>
 void map_columns(const MapCopy copy, Put put) {
   constexpr int64_t lanes = kLanes<T>, kAhead = 16;  // rows

@@ -1,6 +1,7 @@
 // Rounding by chance on vectors, once an instruction set, to the bits of the reference. Philox has
-// two products of 32 bits by 32 a round, of which x86 and Neon have vectors in lanes of 64: a lane is
-// a counter, its upper half whatever the products leave there, since they read the lower one alone.
+// two products of 32 bits by 32 a round, of which x86 and Neon have vectors in lanes of 64: a lane
+// is a counter, its upper half whatever the products leave there,
+// since they read the lower one alone.
 #pragma once
 #include <cstdint>
 
@@ -39,8 +40,8 @@ Counters every_other(Counters a, Counters b) {
   (std::make_integer_sequence<int, int{kCounters}>());
 }
 
-/// Even lanes have the first half of the counters, odd ones the second: they are in order once every
-/// other one is taken.
+/// Even lanes have the first half of the counters, odd ones the second: they are in order once
+/// every other one is taken.
 constexpr Counters order_of_lanes() {
   return []<int... i>(std::integer_sequence<int, i...>) {
     return Counters{(i / 2 + i % 2 * (kCounters / 2))...};

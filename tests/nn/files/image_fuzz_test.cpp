@@ -1,6 +1,7 @@
 // Pictures that went wrong: every golden with bytes changed, cut out, doubled and swapped. Whatever
 // they say, decoding ends with pixels of the size that the header gave, or with an Error that names
-// the picture. `test_nn_files -tc="broken pictures*"` under asan; QUERN_FUZZ_SECONDS goes on for longer.
+// the picture. `test_nn_files -tc="broken pictures*"` under asan;
+// QUERN_FUZZ_SECONDS goes on for longer.
 #include <doctest/doctest.h>
 
 #include <random>

@@ -90,7 +90,8 @@ TEST_CASE("a view shows what cropping, resizing, cropping and mirroring the whol
 }
 
 TEST_CASE("the middle of a resized picture is torchvision's") {
-  // 500×375: Resize(256) makes 341×256 of it, CenterCrop(224) starts at round(58.5), to even, and 16.
+  // 500×375: Resize(256) makes 341×256 of it,
+  // CenterCrop(224) starts at round(58.5), to even, and 16.
   const ImageView view = resized_center(375, 500, 256, 224);
   CHECK(view.height == 256);
   CHECK(view.width == 341);

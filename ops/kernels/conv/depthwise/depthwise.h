@@ -51,8 +51,8 @@ struct ChannelPanels {
 /// Channels of a panel that is copied on the way in or out: two cache lines, which come together.
 template <class T>
 inline constexpr int64_t kCopiedChannels = 128 / sizeof(T);
-/// Channels of a panel whose weights take so many bytes, at most `most` if that is not less than the
-/// kernels take.
+/// Channels of a panel whose weights take so many bytes, at most `most` if that is not less than
+/// the kernels take.
 inline int64_t depthwise_panel(const ConvProblem& p, int64_t most,
                                int64_t weights = cache::kDepthwiseWeights) {
   const int64_t in_cache = weights / static_cast<int64_t>(sizeof(float));

@@ -1,6 +1,6 @@
-// The depthwise loops for groups of 2, 4, 8 or 16 channels. A lane is an output channel: channel i of
-// its group comes to it from its neighbours by a shuffle of the pixel's vector, or, where a group is
-// as long as a vector or longer, as one value for all lanes.
+// The depthwise loops for groups of 2, 4, 8 or 16 channels. A lane is an output channel: channel i
+// of its group comes to it from its neighbours by a shuffle of the pixel's vector, or, where a
+// group is as long as a vector or longer, as one value for all lanes.
 //
 //     x of a pixel     a b c d | e f g h        spread<1>     b b b b | f f f f
 //

@@ -96,7 +96,8 @@ class TileOutput {
     if (kernel_completes() || nothing_follows) return 0;
     return std::min(most_rows(), kGroupItems / gemm_.nr);
   }
-  /// How many tiles of m rows, which have `batch` products, complete() takes at once of so many rows.
+  /// How many tiles of m rows, which have `batch` products,
+  /// complete() takes at once of so many rows.
   int64_t at_once(int64_t rows, int64_t m, int64_t batch, const PanelSums<Acc>& sums) const {
     return in_registers(batch, sums) ? std::min(rows, most_rows()) / m : 1;
   }

@@ -1,7 +1,7 @@
 // The tile kernels on vectors of xsimd, once an instruction set. A vector lies along a row; what is
 // kept a channel stays in registers from the first row to the last. Each row prefetches that of the
-// next tile, which hardware prefetchers, who see one line a row, do not: a tile takes as long as its
-// misses.
+// next tile, which hardware prefetchers, who see one line a row, do not: a tile takes as long as
+// its misses.
 #pragma once
 #include "quern/ops/kernels/activation_simd.h"
 #include "quern/ops/kernels/conv/epilogue/tile_kernel.h"

@@ -81,8 +81,8 @@ TransposedWgrad<T, Operand>::TransposedWgrad(const ConvChoice& choice) : WgradOp
 }
 
 /// The sums of a cell should stay in L2 from one of its blocks to the next. To transpose is as
-/// expensive as to read or write three times as much, to copy or interleave twice. Where channels are
-/// innermost A is transposed, else B.
+/// expensive as to read or write three times as much, to copy or interleave twice. Where channels
+/// are innermost A is transposed, else B.
 template <class T, class Operand>
 void TransposedWgrad<T, Operand>::choose_split() {
   const double sums = static_cast<double>(taps() * cells_.rows * cells_.columns) * sizeof(Acc);

@@ -72,9 +72,9 @@ __attribute__((always_inline)) inline void add_half(Accumulators<kRows>& c, cons
 }
 
 /// What a tile prefetches while it multiplies: its rows of C, or the next tile's rows of all that
-/// its epilogue reads and writes (End, epilogue_avx512.h), and `prefetch`. A little a step: all rows
-/// at once would take the line-fill buffers that the loads of A and B need. A line that will be
-/// written is prefetched for writing, else its store requests it a second time, for ownership.
+/// its epilogue reads and writes (End, epilogue_avx512.h), and `prefetch`. A little a step: all
+/// rows at once would take the line-fill buffers that the loads of A and B need. A line that will
+/// be written is prefetched for writing, else its store requests it a second time, for ownership.
 template <class End, int kRows>
 class Fetches {
  public:
