@@ -19,8 +19,9 @@ endfunction()
 set(QUERN_PRECOMPILED <fmt/core.h> <algorithm> <array> <cmath> <cstdint> <functional> <limits>
     <memory> <mutex> <optional> <span> <string> <string_view> <type_traits> <utility> <vector>)
 
-# For what calls the library, tests and programs, to compile in less time: at -O1, unless LOOPS of their own are what
-# takes theirs, and with the headers of tensors and any others that are named, or with those of another such target.
+# For what calls the library, tests and programs, to compile in less time: at -O1, unless LOOPS of
+# their own are what takes theirs, and with the headers of tensors and any others that are named, or
+# with those of another such target.
 function(quern_caller target)
   cmake_parse_arguments(PARSE_ARGV 1 CALLER "LOOPS" "REUSE_FROM" "")
   if(NOT CALLER_LOOPS)

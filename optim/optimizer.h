@@ -197,9 +197,9 @@ class OptimizerOf : public Optimizer {
     }
   }
 
-  /// A step() whose updates are a formula over elements. `step_of` gives the constants of a parameter's
-  /// t-th step, t from 1, with the options of its group; `initial_of` what states start as where that
-  /// is not zeros. (In detail/by_formula.h.)
+  /// A step() whose updates are a formula over elements. `step_of` gives the constants of a
+  /// parameter's t-th step, t from 1, with the options of its group; `initial_of` what states start
+  /// as where that is not zeros. (In detail/by_formula.h.)
   template <class Step>
   void step_by_formula(Step (*step_of)(const Options&, double t),
                        Initial (*initial_of)(const Options&) = nullptr);

@@ -31,9 +31,9 @@ constexpr bool is_floating(DType dtype) { return dtype >= DType::f16; }
 /// What sums of a floating dtype are kept in, and parameters beside it: f64 for f64, else f32.
 constexpr DType accumulator(DType dtype) { return dtype == DType::f64 ? DType::f64 : DType::f32; }
 
-/// The dtype of a binary op's result. DType is ordered so that this is the maximum, but for f16 with
-/// bf16, neither of which holds the other; an integer with a float takes the float's type whatever
-/// their widths, as in PyTorch.
+/// The dtype of a binary op's result. DType is ordered so that this is the maximum, but for f16
+/// with bf16, neither of which holds the other; an integer with a float takes the float's type
+/// whatever their widths, as in PyTorch.
 constexpr DType promote(DType a, DType b) {
   const bool halves = std::min(a, b) == DType::f16 && std::max(a, b) == DType::bf16;
   return halves ? DType::f32 : std::max(a, b);

@@ -9,9 +9,9 @@
 
 namespace quern::detail {
 
-/// The elements of a dense tensor as they lie in memory, [outer][n][inner], n along the dimension or
-/// along several that are neighbours.
-/// Row o·inner + i holds the elements (o, 0, i) ... (o, n-1, i).
+/// The elements of a dense tensor as they lie in memory, [outer][n][inner], n along the dimension
+/// or along several that are neighbours. Row o·inner + i holds the elements
+/// (o, 0, i) ... (o, n-1, i).
 struct Along {
   int64_t outer, n, inner;
   int64_t rows() const { return outer * inner; }

@@ -47,9 +47,10 @@ set(QUERN_FAMILIES
   "norm          join         JoinKernel:join
                  avx512_bf16 avx512 avx2 portable reference"
   "norm          layer_norm   LayerNormKernel:layer_norm    avx512 avx2 portable reference"
-  "optim         update       SgdKernel:sgd AdamWKernel:adamw RmspropKernel:rmsprop AdagradKernel:adagrad
-                 AdadeltaKernel:adadelta AdamaxKernel:adamax NAdamKernel:nadam RAdamKernel:radam AsgdKernel:asgd
-                 LambKernel:lamb RpropKernel:rprop          avx512 avx2 portable reference"
+  "optim         update       SgdKernel:sgd AdamWKernel:adamw RmspropKernel:rmsprop
+                 AdagradKernel:adagrad AdadeltaKernel:adadelta AdamaxKernel:adamax NAdamKernel:nadam
+                 RAdamKernel:radam AsgdKernel:asgd LambKernel:lamb RpropKernel:rprop
+                 avx512 avx2 portable reference"
   "pool          pool         PoolKernel:pool               avx512 avx2 portable planes reference"
   "reduce        row          RowKernel:row                 avx512 avx2 portable reference"
   "reduce        column       ColumnKernel:column           avx512 avx2 portable reference"

@@ -1,5 +1,5 @@
-// The other records of ops/kernels/optim/update_kernel.h against the formula, element by element, and
-// optimizers that use them over several steps.
+// The other records of ops/kernels/optim/update_kernel.h against the formula, element by element,
+// and optimizers that use them over several steps.
 #include <doctest/doctest.h>
 
 #include "built_isa.h"

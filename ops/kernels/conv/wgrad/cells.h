@@ -67,9 +67,9 @@ struct WgradCells {
   }
 
   /// The ranges that cost the least, of powers of two of them: cost(row parts, column parts, pixel
-  /// parts), where as many ranges of pixels as make one cell for each of eight threads, if there are
-  /// multiplications enough, at most `most_pixel_parts`, are taken. Every range of columns makes A again, every range of rows B; partial sums are written
-  /// and read.
+  /// parts), where as many ranges of pixels as make one cell for each of eight threads, if there
+  /// are multiplications enough, at most `most_pixel_parts`, are taken. Every range of columns
+  /// makes A again, every range of rows B; partial sums are written and read.
   template <class Cost>
   void split(int64_t multiplications, int64_t most_row_parts, int64_t most_pixel_parts, Cost cost) {
     const int64_t wanted = std::min<int64_t>(wanted_cells(multiplications), 8);
