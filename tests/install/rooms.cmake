@@ -1,5 +1,6 @@
 # Rooms that the build leaves out when they are deleted: nobody outside includes their headers. And
-# no room of kernels holds more than 16 files, no file of the library more than 400 lines.
+# no room of kernels holds more than 16 files, no file of the library more than 400 lines, no line
+# more than 100 characters: clang-format leaves comments and strings as they are.
 #   cmake -DSOURCE=QUERN -P rooms.cmake
 cmake_minimum_required(VERSION 3.25)
 set(deletable conv/winograd conv/depthwise)
@@ -31,3 +32,16 @@ foreach(room ${SOURCE}/ops/kernels ${rooms})
     endif()
   endif()
 endforeach()
+
+file(GLOB places RELATIVE ${SOURCE} ${SOURCE}/*.h ${SOURCE}/CMakeLists.txt)
+list(APPEND places tensor autograd ops nn optim examples tests bench cmake)
+set(ENV{LC_ALL} C.UTF-8)  # grep counts characters, not bytes
+execute_process(COMMAND grep -rnE "^.{101,}$" --include=*.h --include=*.cpp --include=*.inc
+  --include=*.cmake --include=CMakeLists.txt ${places}
+  WORKING_DIRECTORY ${SOURCE} RESULT_VARIABLE none OUTPUT_VARIABLE lines)
+if(none EQUAL 0)
+  string(REGEX REPLACE "(:[0-9]+):[^\n]*" "\\1" lines "${lines}")
+  message(SEND_ERROR "more than 100 characters:\n${lines}")
+elseif(NOT none EQUAL 1)
+  message(SEND_ERROR "grep: expected 0 or 1, got ${none}")
+endif()
