@@ -13,9 +13,8 @@ function(quern_strict target)
   endif()
 endfunction()
 
-# What nearly every file includes: reading it again in each is half of what compiling most of them
-# takes. Files include what they use all the same; -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON finds one
-# that does not.
+# What nearly every file includes: reading it again in each is a large part of compiling it. Files
+# include what they use all the same; -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON finds one that does not.
 set(QUERN_PRECOMPILED <fmt/core.h> <algorithm> <array> <cmath> <cstdint> <functional> <limits>
     <memory> <mutex> <optional> <span> <string> <string_view> <type_traits> <utility> <vector>)
 

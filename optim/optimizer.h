@@ -84,8 +84,8 @@ class Optimizer {
   /// Error, before anything has changed: a gradient that is not floating or of another shape.
   virtual void step() = 0;
   /// With Idle::catch_up, brings all rows of all parameters to where a dense optimizer with the
-  /// same gradients would have them, and forgets the steps that it has kept for that (some 70 bytes
-  /// each, and 8 a row). Else does nothing.
+  /// same gradients would have them, and forgets the steps that it has kept for that (a few numbers
+  /// each, and one a row). Else does nothing.
   void catch_up();
   /// The same of the rows `indices` (i64, any shape, in any order) of a parameter, which a forward
   /// is about to read. Errors: not a parameter of this optimizer; an index outside of its rows.

@@ -44,8 +44,9 @@ class FloatMode {
 };
 
 /// What kernels expect, whatever their caller has set:
-/// - denormals are read and written as zero: an operation on one takes over a hundred cycles, and
-///   training meets many (momenta and second moments that die away, gradients of saturated units);
+/// - denormals are read and written as zero: many CPUs leave an operation on one to slow microcode,
+///   and training meets many (momenta and second moments that die away, gradients of saturated
+///   units);
 /// - rounding is to nearest even: a worker's cells come out as the caller's;
 /// - no exception traps: lanes that nobody asked for may hold anything.
 class KernelFloatMode : FloatMode {

@@ -11,7 +11,7 @@
 namespace quern::detail {
 namespace {
 
-constexpr int kDigitBits = 11;  // a table of counts takes half of a first-level cache
+constexpr int kDigitBits = 11;  // 16 KiB of counts stay in a first-level cache
 constexpr int64_t kDigits = int64_t{1} << kDigitBits;
 constexpr int64_t kChunk = 1 << 14;  // keys that are counted together
 // So many rows a place at most have a bit each: 32 bytes, twice what sorting takes.

@@ -77,7 +77,7 @@ inline int64_t transposed_chunk(bool taps) { return (taps ? 36 : 24) << 10; }
 /// V of all points of a block, which all panels of outputs read; U passes by.
 inline int64_t winograd_block() { return l2() / 4 * 3; }
 /// V and D of all points for the gradient of the weight: each point's are read once and aim at L2,
-/// all at L3, for some 200 tiles a block, so that M is seldom read.
+/// all at L3, for many tiles a block, so that M is seldom read.
 inline int64_t winograd_outer_block() { return 2 * l2(); }
 /// M of one point.
 inline int64_t winograd_sums() { return l2() / 2; }

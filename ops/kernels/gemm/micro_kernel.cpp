@@ -6,9 +6,9 @@
 namespace quern::kernels {
 namespace {
 
-/// Does vdpbf16ps beat widening bf16 to f32? It does twice the multiplications of vfmadd231ps a
-/// cycle on AMD's cores, half of them on Intel's, which leave bf16 to AMX. A table, not a
-/// measurement: the choice decides the bits of a result, so it must not vary from run to run.
+/// Does vdpbf16ps beat widening bf16 to f32? It does more multiplications a cycle than vfmadd231ps
+/// on AMD's cores, fewer on Intel's, which leave bf16 to AMX. A table, not a measurement: the
+/// choice decides the bits of a result, so it must not vary from run to run.
 bool has_fast_vdpbf16ps() {
 #if defined(__x86_64__)
   static const bool amd = (__builtin_cpu_init(), __builtin_cpu_is("amd") != 0);

@@ -120,7 +120,7 @@ void pack_weight(const TapPlan& plan, const S* weight, T* packed) {
                          .items = conv.kernel_taps() * panel_elements(gemm, conv.k()),
                          .terms = static_cast<int>(plan.terms)};
   const int64_t items = plan.panel_items();
-  // An item that is moved takes about as long as 16 multiplications.
+  // An item that is moved counts as 16 multiplications: memory bounds what moves it.
   parallel_pieces(conv.groups * panels, 16 * items, [&](int64_t cell) {
     const int64_t group = cell / panels, first = cell % panels * gemm.nr;
     const PanelSource<S> source{

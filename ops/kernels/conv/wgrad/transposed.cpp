@@ -80,9 +80,9 @@ TransposedWgrad<T, Operand>::TransposedWgrad(const ConvChoice& choice) : WgradOp
   choose_blocks();
 }
 
-/// The sums of a cell should stay in L2 from one of its blocks to the next. To transpose is as
-/// expensive as to read or write three times as much, to copy or interleave twice. Where channels
-/// are innermost A is transposed, else B.
+/// The sums of a cell should stay in L2 from one of its blocks to the next. What packing costs is
+/// counted in reads or writes of as much: more to transpose than to copy or interleave. Where
+/// channels are innermost A is transposed, else B.
 template <class T, class Operand>
 void TransposedWgrad<T, Operand>::choose_split() {
   const double sums = static_cast<double>(taps() * cells_.rows * cells_.columns) * sizeof(Acc);

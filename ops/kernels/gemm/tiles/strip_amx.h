@@ -1,5 +1,5 @@
-// A strip on AMX tiles: the epilogue of a tile, some 150 cycles of vectors, runs in the shadow of
-// the next one's products, 16 cycles a multiplication.
+// A strip on AMX tiles: the epilogue of a tile, which is vectors, runs in the shadow of the next
+// one's products, 16 cycles a multiplication.
 #pragma once
 #include "quern/ops/kernels/gemm/strip.h"
 #include "quern/ops/kernels/gemm/tiles/tile_amx.h"
