@@ -83,7 +83,7 @@ class CountingTiles {
 
 /// Reads a strip's sums and what its epilogue needs, writes the outputs.
 struct CountingFinish {
-  static kernels::FinishStrip* of(const kernels::Epilogue&) { return run; }
+  static kernels::CompleteOutputs* of(const kernels::Epilogue&) { return run; }
   /// What is fetched in time comes from where it would have come from.
   static void prefetch(const void*) {}
 

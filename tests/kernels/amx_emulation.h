@@ -170,7 +170,7 @@ class EmulatedTiles {
 
 /// What becomes of a strip's tiles, an element after the other.
 struct PlainFinish {
-  static kernels::FinishStrip* of(const kernels::Epilogue& f) {
+  static kernels::CompleteOutputs* of(const kernels::Epilogue& f) {
     return f.wide ? run<float> : run<bfloat16>;
   }
   static void prefetch(const void*) {}

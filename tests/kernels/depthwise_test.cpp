@@ -166,7 +166,7 @@ TEST_CASE("Rows of depthwise windows equal the reference's on every instruction 
     w.offset_step = draw(0, 3) == 0 ? draw(2, 3) : 1;
     w.group = int64_t{1} << draw(0, 4);
     w.channels = draw(kDepthwiseChannels / w.group, 50 / w.group) * w.group;
-    if (i % 3 == 0) w.fresh = draw(1, 2), w.ahead = 64;
+    if (i % 3 == 0) w.fresh = draw(1, 2), w.to_next_row = 64;
     CAPTURE(w.width);
     CAPTURE(w.rows);
     CAPTURE(w.taps);

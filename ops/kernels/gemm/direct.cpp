@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <optional>
 
-#include "quern/ops/kernels/gemm/finish.h"
+#include "quern/ops/kernels/gemm/complete.h"
 #include "quern/ops/kernels/pack/matrix.h"
 #include "quern/ops/kernels/table.h"
 #include "quern/ops/kernels/work.h"
@@ -81,10 +81,10 @@ const DirectKernel* select_direct_kernel(const GemmProblem& p, DType a_and_b) {
 void direct_product(const DirectKernel& kernel, const GemmProblem& asked) {
   const Plan plan = *Plan::of(asked);
   const GemmProblem& p = plan.p;
-  const auto finish_at = [&](int64_t batch, int64_t i, int64_t j, int64_t m, int64_t n,
-                             const float* sums, int64_t ld) {
-    if (plan.swapped) finish(asked, batch, j, i, n, m, DType::f32, sums, 1);
-    else finish(asked, batch, i, j, m, n, DType::f32, sums, ld);
+  const auto complete_at = [&](int64_t batch, int64_t i, int64_t j, int64_t m, int64_t n,
+                               const float* sums, int64_t ld) {
+    if (plan.swapped) complete(asked, batch, j, i, n, m, DType::f32, sums, 1);
+    else complete(asked, batch, i, j, m, n, DType::f32, sums, ld);
   };
   const bool to_c = asked.c_dtype == DType::f32 && asked.bias == nullptr && !asked.accumulate &&
                     (!plan.swapped || asked.c_row_stride == 1 || asked.m == 1) && plan.parts == 1;
@@ -130,7 +130,7 @@ void direct_product(const DirectKernel& kernel, const GemmProblem& asked) {
         d.c = sums->as<float>();
       }
       (plan.dots ? kernel.dots : kernel.rows)(d);
-      if (sums) finish_at(batch, i, j, d.m, d.n, d.c, d.c_row);
+      if (sums) complete_at(batch, i, j, d.m, d.n, d.c, d.c_row);
     }
   });
   if (!partial) return;
@@ -138,7 +138,7 @@ void direct_product(const DirectKernel& kernel, const GemmProblem& asked) {
   const int64_t elements = p.m * p.n;
   for (int64_t part = 1; part < plan.parts; ++part)
     for (int64_t e = 0; e < elements; ++e) sums[e] += sums[part * elements + e];
-  finish_at(0, 0, 0, p.m, p.n, sums, p.n);
+  complete_at(0, 0, 0, p.m, p.n, sums, p.n);
 }
 
 }  // namespace quern::kernels

@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "quern/ops/kernels/blocking.h"
-#include "quern/ops/kernels/gemm/finish.h"
+#include "quern/ops/kernels/gemm/complete.h"
 #include "quern/ops/kernels/gemm/gemm_pack.h"
 #include "quern/ops/kernels/gemm/micro_kernel.h"
 #include "quern/ops/kernels/pack/bf16_terms.h"
@@ -151,7 +151,8 @@ class Cell {
     return {packed_a_->as<void>(), packed_ld_, term_items};
   }
 
-  /// One tile, at row i and column j of the cell: a block of k, and after the last what finishes C.
+  /// One tile, at row i and column j of the cell: a block of k, and after the last what completes
+  /// C.
   void multiply(const Rows& a, int64_t depth, int64_t k, int64_t i, int64_t j,
                 const void* prefetch) const {
     const void *rows[std::size(kTermProducts)], *b[std::size(kTermProducts)];
@@ -185,7 +186,7 @@ class Cell {
     tile.ldc = sums_ld_;
     kernel_.run(tile);
     if (depth + 1 == blocks_.depths)
-      finish(p_, batch_, i0_ + i, j0_ + j, tile.m, tile.n, kernel_.c, tile.c, tile.ldc);
+      complete(p_, batch_, i0_ + i, j0_ + j, tile.m, tile.n, kernel_.c, tile.c, tile.ldc);
   }
 
   const GemmKernel& kernel_;
@@ -202,7 +203,8 @@ class Cell {
 void write_zeros(const GemmKernel& kernel, const GemmProblem& p) {
   const Workspace zeros(p.n * itemsize(kernel.c));
   std::fill_n(zeros.as<std::byte>(), p.n * itemsize(kernel.c), std::byte{0});
-  for (int64_t l = 0; l < p.batch; ++l) finish(p, l, 0, 0, p.m, p.n, kernel.c, zeros.as<void>(), 0);
+  for (int64_t l = 0; l < p.batch; ++l)
+    complete(p, l, 0, 0, p.m, p.n, kernel.c, zeros.as<void>(), 0);
 }
 
 /// One block of k after the other, whose sums meet in C: in the order in which a cell adds them.

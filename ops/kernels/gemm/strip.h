@@ -62,6 +62,6 @@ struct SummedTile {
   int64_t column, n;         // its first, from the strip's; how many
 };
 /// Completes the outputs [begin, end) of a tile.
-using FinishStrip = void(const SummedTile&, int64_t begin, int64_t end);
+using CompleteOutputs = void(const SummedTile&, int64_t begin, int64_t end);
 
 }  // namespace quern::kernels

@@ -47,9 +47,9 @@ struct DepthwiseWindow {
   int64_t channels;
   /// Channels of a group: an output meets all of its group's, with weights that are so far apart.
   int64_t group = 1, weight_channel = 0;
-  /// The last rows of the window are prefetched for the next row of outputs, `ahead` elements
+  /// The last rows of the window are prefetched for the next row of outputs, `to_next_row` elements
   /// further on, and so is the next row of dy; 0: none.
-  int64_t fresh = 0, ahead = 0;
+  int64_t fresh = 0, to_next_row = 0;
 };
 
 /// A plane, of one channel or of few: vectors lie along rows. Output (i, j) meets,

@@ -40,7 +40,8 @@ struct DepthwiseLoops {
 
   /// What the next row of outputs reads at these positions; `row` is at position 0.
   static void prefetch(const DepthwiseWindow& w, const Positions& live, const T* row) {
-    for (int64_t p = live.begin; p < live.end; ++p) __builtin_prefetch(row + p * w.pixel + w.ahead);
+    for (int64_t p = live.begin; p < live.end; ++p)
+      __builtin_prefetch(row + p * w.pixel + w.to_next_row);
   }
 
   /// The first `count` of a run's sums to elements `to`, to + apart, ...

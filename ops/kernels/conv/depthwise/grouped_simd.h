@@ -222,7 +222,7 @@ struct GroupedLoops {
   static void prefetch(const DepthwiseWindow& w, int64_t output, int64_t count, int64_t c) {
     const int64_t first = output * w.stride + w.offset, begin = first < 0 ? 0 : first;
     const int64_t end = at_most(w.width, first + (count - 1) * w.stride + w.taps * w.offset_step);
-    const T* next = static_cast<const T*>(w.source) + c + w.ahead;
+    const T* next = static_cast<const T*>(w.source) + c + w.to_next_row;
     for (int64_t r = w.rows > w.fresh ? w.rows - w.fresh : 0; r < w.rows; ++r)
       for (int64_t p = begin; p < end; ++p)
         __builtin_prefetch(next + r * w.source_row + p * w.pixel);

@@ -207,7 +207,7 @@ void DepthwiseEngine<T>::sum_row(int64_t row, const Source::View& view, Extent c
                            .group = group_,
                            .weight_channel = padded_channels(p_.oc),
                            .fresh = source_.streams() ? y_.stride() : 0,
-                           .ahead = y_.stride() * view.row};
+                           .to_next_row = y_.stride() * view.row};
     const float* weight = weight_ + channels.begin;
     if (window.rows > 0 && window.taps > 0) {
       window.source = view.origin + read.first(y_) * view.row;

@@ -115,7 +115,7 @@ class DepthwiseWgrad {
                                    .group = group_,
                                    .weight_channel = pitch_,
                                    .fresh = x_.streams() ? p_.stride_h : 0,
-                                   .ahead = p_.stride_h * x.row};
+                                   .to_next_row = p_.stride_h * x.row};
       each_dense<T>(window, [&](const DepthwiseWindow& part, int64_t output, int64_t apart) {
         kernel_.add_gradient(part, dy.origin + i * dy.row + output * dy.pixel, apart * dy.pixel,
                              sums + live.begin * p_.kw * group_ * pitch_);

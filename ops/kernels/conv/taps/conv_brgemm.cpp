@@ -193,11 +193,11 @@ TapPlan::TapPlan(const ConvChoice& choice)
                              [&](int64_t rows) {
                                return terms * Scratch(conv.y, conv.x, rows).image() * pitch * item;
                              })) {
-  if (strips) cut_for_strips();
-  else cut_for_panels();
+  if (strips) block_for_strips();
+  else block_for_panels();
 }
 
-void TapPlan::cut_for_panels() {
+void TapPlan::block_for_panels() {
   // Too few cells: first split the panels, then the block's images or rows.
   //
   // Cells that copy their source or sum up their outputs are not taken in pieces. Ranges of panels
@@ -230,7 +230,7 @@ void TapPlan::cut_for_panels() {
 /// A cell has a block of pixels and all panels, while B fits in L2 beside what tiles are completed
 /// in; else a range of panels that does. Then blocks are of a strip at least: each passes over B,
 /// which comes from L3.
-void TapPlan::cut_for_strips() {
+void TapPlan::block_for_strips() {
   const int64_t mr = gemm->mr, width = conv.x.longest_phase();
   const int64_t pixels = conv.images * conv.y.longest_phase() * width;
   const int64_t wanted = wanted_cells(pixels * k * max_taps * output_total);

@@ -133,7 +133,7 @@ class StripEngine {
     const bfloat16* b;
   };
   /// What is to be prefetched, so many bytes a call.
-  struct Ahead {
+  struct StripPrefetch {
     const std::byte* at = nullptr;
     int64_t bytes = 0, a_call = 0;
 
@@ -151,10 +151,10 @@ class StripEngine {
   }
   void run_cell(int64_t block_index, int64_t part) const;
   void run_strip(std::span<const StripTile> tiles, const Panels& panels, int64_t products,
-                 Epilogue& epilogue, StripSums& sums, Ahead& ahead) const;
+                 Epilogue& epilogue, StripSums& sums, StripPrefetch& prefetch) const;
   void copy_once(const Block& block, int64_t index, int64_t group) const;
   /// What a block reads of the source.
-  Ahead source_of(const Block& block) const;
+  StripPrefetch source_of(const Block& block) const;
   void start_pivot(GemmStrip strip, StripSums& sums) const;
 
   const TapPlan& plan_;
@@ -189,11 +189,11 @@ void StripEngine<T>::run_cell(int64_t block_index, int64_t part) const {
     Epilogue epilogue = output_.from_channel(panels.first, sums);
     for (int64_t row = 0; row < block.rows; row += plan_.copied_rows) {
       const Block some = copied(block, row);
-      Ahead ahead;
+      StripPrefetch prefetch;
       if (row + plan_.copied_rows < block.rows)
-        ahead = source_of(copied(block, row + plan_.copied_rows));
+        prefetch = source_of(copied(block, row + plan_.copied_rows));
       else if (part + 1 == plan_.parts && block_index + 1 < plan_.grid.count())
-        ahead = source_of(copied(plan_.grid[block_index + 1], 0));
+        prefetch = source_of(copied(plan_.grid[block_index + 1], 0));
       const bfloat16* a = scratch_.get();
       if constexpr (std::is_same_v<T, bfloat16>)
         if (plan_.in_place)
@@ -207,10 +207,10 @@ void StripEngine<T>::run_cell(int64_t block_index, int64_t part) const {
         const void **tap_a = tap_a_.get(), **tap_b = tap_b_.get();
         for (const TapItems& tap : phase.taps) *tap_a++ = a + tap.a, *tap_b++ = panels.b + tap.b;
         const auto at_once = static_cast<size_t>(plan_.strip_tiles);
-        ahead.share(ceil_div(static_cast<int64_t>(tiles.size()), plan_.strip_tiles));
+        prefetch.share(ceil_div(static_cast<int64_t>(tiles.size()), plan_.strip_tiles));
         for (size_t i = 0; i < tiles.size(); i += at_once)
           run_strip(tiles.subspan(i, std::min(at_once, tiles.size() - i)), panels,
-                    std::ssize(phase.taps), epilogue, sums, ahead);
+                    std::ssize(phase.taps), epilogue, sums, prefetch);
       }
     }
     sums.flush();
@@ -228,7 +228,7 @@ void StripEngine<T>::copy_once(const Block& block, int64_t index, int64_t group)
 }
 
 template <class T>
-typename StripEngine<T>::Ahead StripEngine<T>::source_of(const Block& block) const {
+typename StripEngine<T>::StripPrefetch StripEngine<T>::source_of(const Block& block) const {
   if (conv_.groups != 1 || conv_.y.planes != conv_.y.step) return {};
   const ImageStrides& strides = plan_.source_strides;
   const int64_t begin = std::max<int64_t>(0, conv_.y.source_at(0, block.row, 0));
@@ -261,7 +261,7 @@ void StripEngine<T>::start_pivot(GemmStrip strip, StripSums& sums) const {
 template <class T>
 void StripEngine<T>::run_strip(std::span<const StripTile> tiles, const Panels& panels,
                                int64_t products, Epilogue& epilogue, StripSums& sums,
-                               Ahead& ahead) const {
+                               StripPrefetch& prefetch) const {
   int64_t outputs = 0;
   for (const StripTile& tile : tiles) outputs += tile.outputs;
   GemmStrip strip{.tile = tiles.data(),
@@ -282,7 +282,7 @@ void StripEngine<T>::run_strip(std::span<const StripTile> tiles, const Panels& p
   if (sums.needs_pivot()) start_pivot(strip, sums);
   if (epilogue.kind == Epilogue::Kind::moments || epilogue.kind == Epilogue::Kind::gradient)
     sums.prepare(outputs);
-  ahead.take(strip);
+  prefetch.take(strip);
   gemm_.run_strip(strip);
 }
 

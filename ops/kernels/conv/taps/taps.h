@@ -142,8 +142,8 @@ class TapPlan final : public ConvPlan {
   Run* runs_along_rows(const Block& block, const Phase& y, const Phase& x, Run* end) const;
   /// Can tiles read A where the source lies, if so many pixels of zeros follow each of its rows?
   bool reads_in_place(int64_t gap) const;
-  void cut_for_panels();
-  void cut_for_strips();
+  void block_for_panels();
+  void block_for_strips();
 };
 
 /// Some channels of a group's source in a block, to its scratch (terms term_items() apart, which is

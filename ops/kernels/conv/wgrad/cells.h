@@ -85,7 +85,7 @@ struct WgradCells {
     }
   }
   /// Blocks of at least `least_rows` rows, small enough for the ranges of pixels.
-  void cut(const BlockGrid& blocks, int64_t least_rows) {
+  void block(const BlockGrid& blocks, int64_t least_rows) {
     grid = blocks;
     while (grid.count() < pixel_parts && grid.block_images > 1)
       grid.block_images = ceil_div(grid.block_images, 2);

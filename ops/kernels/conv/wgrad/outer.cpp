@@ -99,7 +99,7 @@ void OuterWgrad<T, Operand>::choose_blocks() {
         x_is_a_ ? pixels(block) : scratch(block).image() * static_cast<int64_t>(x_axes_.size());
     return (a_items(block, most_rows) + b * most_columns) * terms_ * kItem;
   };
-  cells_.cut(BlockGrid::within(p_.n, p_.oh, cache::outer_block(), bytes), 2);
+  cells_.block(BlockGrid::within(p_.n, p_.oh, cache::outer_block(), bytes), 2);
   direct_ = !x_is_a_ && taps() == 1 && cells_.pixel_parts == 1;
 }
 

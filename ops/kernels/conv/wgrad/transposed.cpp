@@ -108,7 +108,7 @@ void TransposedWgrad<T, Operand>::choose_blocks() {
     return (a_items(cells_.max_rows(), block) + b_items(cells_.max_columns(), block)) * terms_ *
            kItem;
   };
-  cells_.cut(BlockGrid::within(p_.n, p_.oh, cache::transposed_block(amx()), bytes), 2);
+  cells_.block(BlockGrid::within(p_.n, p_.oh, cache::transposed_block(amx()), bytes), 2);
   chunk_ = INT64_MAX;
   if (!amx() || !linear_) return;
   const bool several = taps() > 1;

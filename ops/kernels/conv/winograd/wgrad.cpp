@@ -123,7 +123,7 @@ void WinogradWgrad::choose_split() {
     return rows * conv_.tile_columns() * kPoints *
            (cells_.max_rows() / mr_ * d_pitch_ + cells_.max_columns() / nr_ * v_pitch_) * kFloat;
   };
-  cells_.cut(BlockGrid::within(p_.n, conv_.tile_rows(), cache::winograd_outer_block(), bytes), 1);
+  cells_.block(BlockGrid::within(p_.n, conv_.tile_rows(), cache::winograd_outer_block(), bytes), 1);
 }
 
 /// To `taps`, or to dw if they are the only ones.

@@ -1,6 +1,6 @@
 #include "quern/ops/kernels/gemm/gemm_kernel.h"
-#include "quern/ops/kernels/gemm/tiles/finish_avx512.h"
 #include "quern/ops/kernels/gemm/tiles/strip_amx.h"
+#include "quern/ops/kernels/gemm/tiles/strip_epilogue_avx512.h"
 #include "quern/ops/kernels/gemm/tiles/tile_amx.h"
 
 namespace quern::kernels {
@@ -41,7 +41,7 @@ constexpr GemmKernel kRecords[] = {
      .kr = Kernel::kKr,
      .k_multiple = Kernel::kKMultiple,
      .run = Kernel::run,
-     .run_strip = AmxStrip<HardwareTiles, Avx512Finish>::run,
+     .run_strip = AmxStrip<HardwareTiles, Avx512StripEpilogue>::run,
      .enter = Kernel::enter,
      .leave = Kernel::leave},
 };

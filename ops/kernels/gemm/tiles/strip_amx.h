@@ -6,8 +6,8 @@
 
 namespace quern::kernels {
 
-/// Finish: static FinishStrip* of(const Epilogue&), and prefetch(const void*).
-template <class Tiles, class Finish>
+/// StripEpilogue: static CompleteOutputs* of(const Epilogue&), and prefetch(const void*).
+template <class Tiles, class StripEpilogue>
 class AmxStrip {
   using Gemm = AmxGemm<Tiles>;
   static constexpr int64_t kLine = 64;
@@ -19,17 +19,17 @@ class AmxStrip {
     AmxStrip run(strip);
     for (int64_t p = 0; p < strip.panels; ++p)
       for (int64_t t = 0; t < strip.tiles; ++t) run.tile(p, t);
-    run.finish(kMr);
+    run.complete(kMr);
   }
 
  private:
   explicit AmxStrip(const GemmStrip& strip)
       : strip_(strip),
-        finish_(Finish::of(*strip.epilogue)),
-        ahead_(static_cast<const char*>(strip.prefetch)),
-        ahead_end_(ahead_ + strip.prefetch_bytes) {
+        complete_(StripEpilogue::of(*strip.epilogue)),
+        prefetch_(static_cast<const char*>(strip.prefetch)),
+        prefetch_end_(prefetch_ + strip.prefetch_bytes) {
     const int64_t steps = strip.batch * strip.k / kStep, all = steps * strip.tiles * strip.panels;
-    ahead_step_ = all == 0 ? 0 : (strip.prefetch_bytes / all + kLine) / kLine * kLine;
+    prefetch_step_ = all == 0 ? 0 : (strip.prefetch_bytes / all + kLine) / kLine * kLine;
     if (all > 0)
       lines_a_step_ =
           strip.next_rows * ((strip.n * (strip.epilogue->wide ? 4 : 2) + kLine - 1) / kLine) / all +
@@ -45,10 +45,10 @@ class AmxStrip {
     }
     float* const to = sums_[turn_ ^= 1];
     multiply(tile, panel, to);
-    finish(kMr);
+    complete(kMr);
     const int64_t column = panel * kNr, left = strip_.n - column;
     waiting_ = {to, &tile, strip_.epilogue, column, left < kNr ? left : kNr};
-    finished_ = 0;
+    completed_ = 0;
   }
 
   void multiply(const StripTile& tile, int64_t panel, float* to) {
@@ -94,11 +94,11 @@ class AmxStrip {
 
   /// A step's share of everything else.
   void between_products() {
-    finish(finished_ + outputs_a_step_);
+    complete(completed_ + outputs_a_step_);
     prefetch_next();
-    if (ahead_ >= ahead_end_) return;
-    for (int64_t i = 0; i < ahead_step_; i += kLine) Finish::prefetch(ahead_ + i);
-    ahead_ += ahead_step_;
+    if (prefetch_ >= prefetch_end_) return;
+    for (int64_t i = 0; i < prefetch_step_; i += kLine) StripEpilogue::prefetch(prefetch_ + i);
+    prefetch_ += prefetch_step_;
   }
   /// The lines that the next strip is completed in, one behind the other as hardware prefetchers
   /// follow them: 16 misses at a time, which is what a core has room for in L1, would take longer
@@ -108,27 +108,27 @@ class AmxStrip {
     const int64_t item = f.wide ? 4 : 2, row_bytes = strip_.n * item;
     for (int64_t i = 0; i < lines_a_step_ && next_row_ < strip_.next_rows; ++i) {
       const int64_t at = (strip_.next_out + next_row_ * strip_.next_stride) * item + next_byte_;
-      Finish::prefetch(static_cast<const char*>(f.out) + at);
-      if (f.residual) Finish::prefetch(static_cast<const char*>(f.residual) + at);
-      if (f.x) Finish::prefetch(static_cast<const char*>(f.x) + at);
+      StripEpilogue::prefetch(static_cast<const char*>(f.out) + at);
+      if (f.residual) StripEpilogue::prefetch(static_cast<const char*>(f.residual) + at);
+      if (f.x) StripEpilogue::prefetch(static_cast<const char*>(f.x) + at);
       next_byte_ += kLine;
       if (next_byte_ >= row_bytes) next_byte_ = 0, ++next_row_;
     }
   }
   /// The waiting tile's outputs up to `end`.
-  void finish(int64_t end) {
+  void complete(int64_t end) {
     if (!waiting_.tile) return;
     if (end > waiting_.tile->outputs) end = waiting_.tile->outputs;
-    if (finished_ < end) finish_(waiting_, finished_, end);
-    finished_ = end;
+    if (completed_ < end) complete_(waiting_, completed_, end);
+    completed_ = end;
   }
 
   const GemmStrip& strip_;
-  FinishStrip* const finish_;
-  const char *ahead_, *ahead_end_;  // of strip.prefetch
-  int64_t ahead_step_;
-  SummedTile waiting_{};  // to be finished; none at first
-  int64_t finished_ = 0, outputs_a_step_;
+  CompleteOutputs* const complete_;
+  const char *prefetch_, *prefetch_end_;  // of strip.prefetch
+  int64_t prefetch_step_;
+  SummedTile waiting_{};  // to be completed; none at first
+  int64_t completed_ = 0, outputs_a_step_;
   int turn_ = 0;
   int64_t next_row_ = 0, next_byte_ = 0, lines_a_step_ = 0;
   alignas(64) float sums_[2][kMr * kNr];  // of this tile, and of the one before

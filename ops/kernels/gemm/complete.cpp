@@ -1,4 +1,4 @@
-#include "quern/ops/kernels/gemm/finish.h"
+#include "quern/ops/kernels/gemm/complete.h"
 
 #include <type_traits>
 
@@ -10,7 +10,7 @@ namespace {
 
 /// One row of C from its sums: out[j] (+)= sum[j] + bias[j], rounded once.
 template <class Out, class Acc>
-void finish_row(Out* out, const Acc* sum, const Acc* bias, int64_t n, bool accumulate) {
+void complete_row(Out* out, const Acc* sum, const Acc* bias, int64_t n, bool accumulate) {
   for (int64_t j = 0; j < n; ++j) {
     Acc value = sum[j];
     if (bias != nullptr) value += bias[j];
@@ -21,8 +21,8 @@ void finish_row(Out* out, const Acc* sum, const Acc* bias, int64_t n, bool accum
 
 }  // namespace
 
-void finish(const GemmProblem& p, int64_t batch, int64_t i, int64_t j, int64_t m, int64_t n,
-            DType of_sums, const void* sums, int64_t ld) {
+void complete(const GemmProblem& p, int64_t batch, int64_t i, int64_t j, int64_t m, int64_t n,
+              DType of_sums, const void* sums, int64_t ld) {
   if (of_sums == DType::f32 && p.c_dtype == DType::bf16 && p.bias == nullptr && !p.accumulate)
     return round_matrix(
         static_cast<const float*>(sums), ld, 1,
@@ -32,8 +32,8 @@ void finish(const GemmProblem& p, int64_t batch, int64_t i, int64_t j, int64_t m
     Out* out = static_cast<Out*>(p.c) + batch * p.c_batch_stride + i * p.c_row_stride + j;
     const Acc* bias = p.bias == nullptr ? nullptr : static_cast<const Acc*>(p.bias) + j;
     for (int64_t r = 0; r < m; ++r)
-      finish_row(out + r * p.c_row_stride, static_cast<const Acc*>(sums) + r * ld, bias, n,
-                 p.accumulate);
+      complete_row(out + r * p.c_row_stride, static_cast<const Acc*>(sums) + r * ld, bias, n,
+                   p.accumulate);
   };
   constexpr std::type_identity<float> f32;
   constexpr std::type_identity<double> f64;

@@ -161,7 +161,7 @@ struct AvxFinish {
     }
   }
 
-  static FinishStrip* of(Kind kind) {
+  static CompleteOutputs* of(Kind kind) {
     switch (kind) {
       case Kind::store: return run<Kind::store>;
       case Kind::activate: return run<Kind::activate>;
@@ -172,8 +172,8 @@ struct AvxFinish {
   }
 };
 
-struct Avx512Finish {
-  static FinishStrip* of(const Epilogue& f) {
+struct Avx512StripEpilogue {
+  static CompleteOutputs* of(const Epilogue& f) {
     return f.wide ? AvxFinish<WideItems>::of(f.kind) : AvxFinish<Bf16Items>::of(f.kind);
   }
   static void prefetch(const void* line) {
