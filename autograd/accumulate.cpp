@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "quern/tensor/cpu_features.h"
+#include "quern/tensor/loops.h"
 #include "quern/tensor/parallel.h"
 #include "quern/tensor/raw.h"
 
@@ -48,49 +49,31 @@ void add_rows(T* out, const T* in, const int64_t* rows, int64_t n, int64_t width
                   });
 }
 
-/// An expanded t as it goes with a dense sum, in memory's order: runs of so many elements, adjacent
-/// or all the same, from places that these loops tell.
-struct Runs {
-  int64_t length = 1, step = 1;                          // step 0: all the same
-  CachedVector<std::pair<int64_t, int64_t>> loops = {};  // size, stride; the innermost first
-
-  Runs(const Tensor& t, MemoryFormat format) {
-    for (int i = t.dim() - 1; i >= 0; --i) {
-      const int d = dimension_at(i, format);
-      const int64_t size = t.shape()[d], stride = t.strides()[d];
-      if (size == 1) continue;
-      if (length == 1 && loops.empty()) {
-        length = size, step = stride;
-      } else if (loops.empty() && stride == step * length) {
-        length *= size;
-      } else {
-        loops.emplace_back(size, stride);
-      }
-    }
-  }
-  int64_t place(int64_t run) const {
-    int64_t at = 0;
-    for (const auto& [size, stride] : loops) at += run % size * stride, run /= size;
-    return at;
-  }
+struct Place {
+  int64_t sum, x;  // in elements
 };
+using ExpandedLoops = Loops<Place, &Place::sum, &Place::x>;
 
+/// Of an expanded x, whose runs are elements that are adjacent, or all the same.
 template <class T>
-void add_runs(T* sum, int64_t n, const T* x, const Runs& runs) {
+void add_runs(T* sum, const T* x, const ExpandedLoops& loops) {
   constexpr int64_t kSame = 256;
-  parallel_chunks(n / runs.length, std::max<int64_t>(1, (1 << 15) / runs.length),
+  const int64_t length = loops.inner().size;
+  parallel_chunks(loops.elements() / length, std::max<int64_t>(1, (1 << 15) / length),
                   [&](int64_t begin, int64_t end) {
-                    for (int64_t i = begin; i < end; ++i) {
-                      T* const out = sum + i * runs.length;
-                      const T* const from = x + runs.place(i);
-                      if (runs.step == 1) {
-                        add_run(out, from, runs.length);
+                    ExpandedLoops::Walk walk(loops, begin);
+                    for (int64_t i = begin; i < end; ++i, walk.next()) {
+                      const Place at = walk.at(0);
+                      T* const out = sum + at.sum;
+                      const T* const from = x + at.x;
+                      if (loops.inner().x == 1) {
+                        add_run(out, from, length);
                         continue;
                       }
                       T same[kSame];
-                      std::fill_n(same, std::min(kSame, runs.length), *from);
-                      for (int64_t j = 0; j < runs.length; j += kSame)
-                        add_run(out + j, same, std::min(kSame, runs.length - j));
+                      std::fill_n(same, std::min(kSame, length), *from);
+                      for (int64_t j = 0; j < length; j += kSame)
+                        add_run(out + j, same, std::min(kSame, length - j));
                     }
                   });
 }
@@ -153,12 +136,12 @@ void add_(const Tensor& sum, const Tensor& t) {
     sum.storage()->bump_version();
     return;
   }
-  constexpr int64_t kLeast = 16;  // elements of a run that are worth its divisions
-  if (const Runs runs(t, sum.format()); t.dtype() == sum.dtype() && !t.is_dense_as(sum.format()) &&
-                                        runs.length >= kLeast &&
-                                        (runs.step == 0 || runs.step == 1)) {
+  constexpr int64_t kLeast = 16;  // elements of a run that are worth a call
+  if (const ExpandedLoops loops(sum.shape(), sum.strides(), t.strides());
+      t.dtype() == sum.dtype() && !t.is_dense_as(sum.format()) && loops.inner().size >= kLeast &&
+      (loops.inner().x == 0 || loops.inner().x == 1)) {
     visit_floating("backward", sum.dtype(), [&]<class T>(std::type_identity<T>) {
-      add_runs(sum.out<T>(), sum.numel(), t.data<T>(), runs);
+      add_runs(sum.out<T>(), t.data<T>(), loops);
     });
     sum.storage()->bump_version();
     return;

@@ -5,12 +5,12 @@
 //   short rows, dense on both sides      row by row, along the next dimension
 //   anything else                        runs along the innermost dimension, however short
 #include <algorithm>
-#include <array>
 #include <vector>
 
 #include "quern/tensor/check_dense.h"
 #include "quern/tensor/convert.h"
 #include "quern/tensor/divide.h"
+#include "quern/tensor/loops.h"
 #include "quern/tensor/parallel.h"
 #include "quern/tensor/raw.h"
 #include "quern/tensor/span.h"
@@ -20,93 +20,10 @@ namespace {
 
 constexpr int64_t kGrain = 1 << 15;  // elements a cell: work enough to outweigh handing it out
 
-struct Axis {
-  int64_t size, dst, src;  // strides in elements
+struct Place {
+  int64_t dst, src;  // in elements
 };
-
-/// dst[Σ i·axis.dst] = src[Σ i·axis.src] over all axes, outermost first by dst stride.
-struct Loops {
-  std::array<Axis, kMaxDims> axes;
-  int count = 0;
-
-  /// Takes two views of one shape. Never leaves fewer than one axis.
-  Loops(const Shape& shape, const Strides& dst, const Strides& src) {
-    for (int d = 0; d < shape.size(); ++d)
-      if (shape[d] != 1) axes[static_cast<size_t>(count++)] = {shape[d], dst[d], src[d]};
-    const auto encloses = [](const Axis& a, const Axis& b) { return a.dst > b.dst; };
-    for (Axis* axis = axes.data(); axis != axes.data() + count; ++axis)
-      std::rotate(std::upper_bound(axes.data(), axis, *axis, encloses), axis, axis + 1);
-    int merged = 0;
-    for (int d = 1; d < count; ++d) {
-      Axis& outer = (*this)[merged];
-      const Axis& inner = (*this)[d];
-      if (outer.dst == inner.size * inner.dst && outer.src == inner.size * inner.src) {
-        outer = {outer.size * inner.size, inner.dst, inner.src};
-      } else {
-        (*this)[++merged] = inner;
-      }
-    }
-    if (count == 0) axes[0] = {1, 1, 1};
-    count = merged + 1;
-  }
-
-  Axis& operator[](int i) { return axes[static_cast<size_t>(i)]; }
-  const Axis& operator[](int i) const { return axes[static_cast<size_t>(i)]; }
-  const Axis& inner() const { return (*this)[count - 1]; }
-  int64_t elements() const {
-    int64_t product = 1;
-    for (int i = 0; i < count; ++i) product *= (*this)[i].size;
-    return product;
-  }
-  void erase(int axis) {
-    std::copy(axes.begin() + axis + 1, axes.begin() + count, axes.begin() + axis);
-    --count;
-  }
-  /// Where element `index`, counted over the axes, lies on both sides.
-  struct Place {
-    int64_t dst = 0, src = 0;
-  };
-  Place place(int64_t index) const {
-    Place at;
-    for (int i = count - 1; i >= 0; --i) {
-      const int64_t step = index % (*this)[i].size;
-      at.dst += step * (*this)[i].dst;
-      at.src += step * (*this)[i].src;
-      index /= (*this)[i].size;
-    }
-    return at;
-  }
-  class Walk;
-};
-
-/// The place of one element after the other: place(), without its divisions.
-class Loops::Walk {
- public:
-  Walk(const Loops& loops, int64_t index) : loops_(loops), at_(loops.place(index)) {
-    for (int i = loops.count - 1; i >= 0; --i) {
-      steps_[static_cast<size_t>(i)] = index % loops[i].size;
-      index /= loops[i].size;
-    }
-  }
-  Place place() const { return at_; }
-  /// Along the innermost axis.
-  int64_t step() const { return steps_[static_cast<size_t>(loops_.count - 1)]; }
-  /// By n elements, at most to that axis' end.
-  void advance(int64_t n) {
-    for (int i = loops_.count - 1; i >= 0; --i, n = 1) {
-      const Axis& axis = loops_[i];
-      int64_t& step = steps_[static_cast<size_t>(i)];
-      step += n, at_.dst += n * axis.dst, at_.src += n * axis.src;
-      if (step < axis.size) return;
-      step = 0, at_.dst -= axis.size * axis.dst, at_.src -= axis.size * axis.src;
-    }
-  }
-
- private:
-  const Loops& loops_;
-  Place at_;
-  std::array<int64_t, kMaxDims> steps_;
-};
+using Loops = detail::Loops<Place, &Place::dst, &Place::src>;
 
 /// One side of a copy.
 struct Side {
@@ -125,18 +42,17 @@ void for_each_run(const Loops& loops, int64_t row, F&& run) {
   const int64_t cell = elements * row <= kGrain ? kGrain : kGrain / 4;  // threads end together
   const int64_t grain = std::max<int64_t>(1, cell / row);
   parallel_chunks(elements, grain, [&](int64_t begin, int64_t end) {
-    Loops::Walk walk(loops, begin);
-    for (int64_t i = begin; i < end;) {
-      const int64_t n = std::min(inner - walk.step(), end - i);
-      run(walk.place(), n);
-      walk.advance(n);
+    Loops::Walk walk(loops, begin / inner);
+    for (int64_t i = begin, first = begin % inner; i < end; first = 0, walk.next()) {
+      const int64_t n = std::min(inner - first, end - i);
+      run(walk.at(first), n);
       i += n;
     }
   });
 }
 
 /// A run with strides: elements are gathered, converted and scattered, each only where needed.
-void convert_strided(const Side& dst, const Side& src, Loops::Place at, const Axis& axis,
+void convert_strided(const Side& dst, const Side& src, Place at, const Loops::Axis& axis,
                      int64_t n) {
   if (axis.dst == 1 && axis.src == 1) {
     detail::convert_run(dst.at(at.dst), dst.dtype, src.at(at.src), src.dtype, n);
@@ -162,16 +78,16 @@ void convert_strided(const Side& dst, const Side& src, Loops::Place at, const Ax
 /// around it?
 bool has_short_rows(const Side& dst, const Side& src, const Loops& loops) {
   constexpr int64_t kShort = 512;  // bytes, below which a call and a step of Walk take longer
-  const Axis& axis = loops.inner();
-  return loops.count > 1 && dst.dtype == src.dtype && axis.dst == 1 && axis.src == 1 &&
+  const Loops::Axis& axis = loops.inner();
+  return loops.count() > 1 && dst.dtype == src.dtype && axis.dst == 1 && axis.src == 1 &&
          axis.size * itemsize(dst.dtype) <= kShort;
 }
 
 void copy_short_rows(const Side& dst, const Side& src, Loops loops) {
   const int64_t row = loops.inner().size, size = itemsize(dst.dtype);
-  loops.erase(loops.count - 1);
-  const Axis& axis = loops.inner();
-  for_each_run(loops, row, [&](Loops::Place at, int64_t n) {
+  loops.drop_inner();
+  const Loops::Axis& axis = loops.inner();
+  for_each_run(loops, row, [&](Place at, int64_t n) {
     detail::copy_rows(dst.at(at.dst), axis.dst * size, src.at(at.src), axis.src * size, n,
                       row * size);
   });
@@ -181,7 +97,7 @@ void copy_short_rows(const Side& dst, const Side& src, Loops loops) {
 int transposed_axis(const Loops& loops) {
   constexpr int64_t kWorthIt = 8;
   if (loops.inner().dst != 1 || loops.inner().src <= 1) return -1;  // 0: one element, repeated
-  for (int i = 0; i < loops.count - 1; ++i)
+  for (int i = 0; i < loops.count() - 1; ++i)
     if (loops[i].src == 1 && loops[i].size >= kWorthIt) return i;
   return -1;
 }
@@ -191,15 +107,15 @@ int transposed_axis(const Loops& loops) {
 /// row at a time, even where a stride of 4 KiB puts all rows of a tile into the same set of L1.
 void transpose(const Side& dst, const Side& src, Loops loops, int axis) {
   constexpr int64_t kTile = 32;
-  const Axis columns = loops[axis], rows = loops.inner();
-  loops.erase(loops.count - 1);
-  loops.erase(axis);
+  const Loops::Axis columns = loops[axis], rows = loops.inner();
+  loops[axis].size = 1;
+  loops.drop_inner();
   const int64_t height = std::min(rows.size, kGrain / kTile);  // rows a cell
   const int64_t width = round_up(kGrain / height, kTile);      // columns a cell
   const int64_t down = ceil_div(rows.size, height), across = ceil_div(columns.size, width);
   const int64_t size = itemsize(dst.dtype);
   parallel_for(loops.elements() * across * down, [&](int64_t cell) {
-    const Loops::Place at = loops.place(cell / (across * down));
+    const Place at = loops.place(cell / (across * down));
     const int64_t c_begin = cell / down % across * width, r_begin = cell % down * height;
     const int64_t c_end = std::min(columns.size, c_begin + width);
     const int64_t r_end = std::min(rows.size, r_begin + height);
@@ -235,7 +151,7 @@ bool overlaps_itself(const Tensor& t) {
   const Loops loops(t.shape(), t.strides(), t.strides());
   int64_t reach = 0;  // from the first element to the last, of the dimensions so far
   bool nested = true;
-  for (int i = loops.count - 1; i >= 0; --i) {
+  for (int i = loops.count() - 1; i >= 0; --i) {
     if (loops[i].size == 1) continue;
     nested = nested && loops[i].dst > reach;
     reach += (loops[i].size - 1) * loops[i].dst;
@@ -318,9 +234,8 @@ void copy_(const Tensor& dst, const Tensor& src) {
   } else if (has_short_rows(to, from, loops)) {
     copy_short_rows(to, from, loops);
   } else {
-    for_each_run(loops, 1, [&](Loops::Place at, int64_t n) {
-      convert_strided(to, from, at, loops.inner(), n);
-    });
+    for_each_run(loops, 1,
+                 [&](Place at, int64_t n) { convert_strided(to, from, at, loops.inner(), n); });
   }
 }
 
@@ -338,7 +253,7 @@ void fill_(const Tensor& dst, double value) {
   detail::convert_run(element, dst.dtype(), reinterpret_cast<const std::byte*>(&value), DType::f64,
                       1);
   const Loops loops(dst.shape(), dst.strides(), dst.strides());
-  for_each_run(loops, 1, [&](Loops::Place at, int64_t n) {
+  for_each_run(loops, 1, [&](Place at, int64_t n) {
     detail::copy_run(to.at(at.dst), loops.inner().dst, element, 0, n, itemsize(dst.dtype()));
   });
 }

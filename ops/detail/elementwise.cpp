@@ -9,6 +9,7 @@
 #include "quern/ops/kernels/elementwise/elementwise.h"
 #include "quern/tensor/check_dense.h"
 #include "quern/tensor/divide.h"
+#include "quern/tensor/loops.h"
 #include "quern/tensor/parallel.h"
 #include "quern/tensor/raw.h"
 
@@ -36,31 +37,14 @@ DType compute_dtype(Function f, DType dtype) {
   return takes_integers(f) || is_floating(dtype) ? dtype : DType::f32;
 }
 
-/// One loop over elements: its length and the step of each operand, 0 where it is broadcast.
-struct Loop {
-  int64_t size, y, a, b;
+struct Place {
+  int64_t y, a, b;  // in elements
 };
+using Loops = detail::Loops<Place, &Place::y, &Place::a, &Place::b>;
 
-/// The loops over y and operands expanded to its shape: in y's order in memory, outermost first,
-/// neighbours merged where all three step through them evenly.
-CachedVector<Loop> loop_nest(const Tensor& y, const Tensor& a, const Tensor& b) {
-  CachedVector<Loop> dims, nest;
-  dims.reserve(kMaxDims), nest.reserve(kMaxDims);
-  for (int d = 0; d < y.dim(); ++d) {
-    if (y.shape()[d] == 1) continue;
-    const Loop loop{y.shape()[d], y.strides()[d], a.strides()[d], b.strides()[d]};
-    dims.insert(std::ranges::upper_bound(dims, loop.y, std::greater<>(), &Loop::y), loop);
-  }
-  for (const Loop& inner : dims) {
-    const auto even = [&](int64_t Loop::*step) {
-      return nest.back().*step == inner.size * (inner.*step);
-    };
-    if (!nest.empty() && even(&Loop::y) && even(&Loop::a) && even(&Loop::b))
-      nest.back() = {nest.back().size * inner.size, inner.y, inner.a, inner.b};
-    else nest.push_back(inner);
-  }
-  if (nest.empty()) nest.push_back({1, 1, 1, 1});
-  return nest;
+/// The loops over y and operands expanded to its shape; a step is 0 where one is broadcast.
+Loops loop_nest(const Tensor& y, const Tensor& a, const Tensor& b) {
+  return Loops(y.shape(), y.strides(), a.strides(), b.strides());
 }
 
 /// A pointer to element `offset` as a kernel takes it where the operand is a scalar: bf16 widened.
@@ -70,37 +54,12 @@ const void* scalar_at(const Tensor& t, int64_t offset, float& widened) {
   return &widened;
 }
 
-/// Where the operands of a run are, a turn of the innermost loop; from run to run without the
-/// divisions that tell it of the first one, which would take as long as a run of some channels.
-struct Walk {
-  int64_t y = 0, a = 0, b = 0;
-
-  Walk(const CachedVector<Loop>& nest, int64_t run) : nest_(nest) {
-    for (size_t d = nest.size() - 1; d-- > 0; run /= nest[d].size)
-      step(nest[d], turn_[d] = run % nest[d].size);
-  }
-  void next() {
-    for (size_t d = nest_.size() - 1; d-- > 0; turn_[d] = 0) {
-      step(nest_[d], 1);
-      if (++turn_[d] < nest_[d].size) return;
-      step(nest_[d], -nest_[d].size);
-    }
-  }
-
- private:
-  void step(const Loop& loop, int64_t turns) {
-    y += turns * loop.y, a += turns * loop.a, b += turns * loop.b;
-  }
-  const CachedVector<Loop>& nest_;
-  int64_t turn_[kMaxDims];
-};
-
 /// run(n, a, b, y, mode) over the nest, whose innermost loop a kernel can take: cells are parts of
 /// long runs, or groups of short ones.
 template <class RunKernel>
-void run_nest(const CachedVector<Loop>& nest, const Tensor& y, const Tensor& a, const Tensor& b,
+void run_nest(const Loops& nest, const Tensor& y, const Tensor& a, const Tensor& b,
               RunKernel run_kernel) {
-  const Loop run = nest.back();
+  const Loops::Axis run = nest.inner();
   const Run mode = run.a == 0   ? Run::scalar_dense
                    : run.b == 0 ? Run::dense_scalar
                                 : Run::dense_dense;
@@ -110,15 +69,15 @@ void run_nest(const CachedVector<Loop>& nest, const Tensor& y, const Tensor& a, 
   auto* const out = static_cast<std::byte*>(y.out_ptr());
 
   parallel_chunks(runs * parts, group, [&](int64_t begin, int64_t end) {
-    Walk walk(nest, begin / parts);
+    Loops::Walk walk(nest, begin / parts);
     int64_t part = begin % parts;
     for (int64_t i = begin; i < end; ++i) {
       const int64_t first = part * cell, n = std::min(cell, run.size - first);
-      const int64_t a_at = walk.a + first * run.a, b_at = walk.b + first * run.b;
+      const Place at = walk.at(first);
       float widened;
-      run_kernel(n, run.a == 0 ? scalar_at(a, a_at, widened) : a.data_ptr(a_at),
-                 run.b == 0 ? scalar_at(b, b_at, widened) : b.data_ptr(b_at),
-                 out + (walk.y + first) * itemsize(y.dtype()), mode);
+      run_kernel(n, run.a == 0 ? scalar_at(a, at.a, widened) : a.data_ptr(at.a),
+                 run.b == 0 ? scalar_at(b, at.b, widened) : b.data_ptr(at.b),
+                 out + at.y * itemsize(y.dtype()), mode);
       if (++part == parts) part = 0, walk.next();
     }
   });
@@ -129,12 +88,12 @@ template <class RunKernel>
 void broadcast(const Tensor& y, Tensor a, Tensor b, RunKernel run_kernel) {
   a = expand(a, y.shape());
   b = expand(b, y.shape());
-  auto nest = loop_nest(y, a, b);
-  if (nest.back().a > 1 || (nest.back().a == 0 && nest.back().b == 0)) {
+  Loops nest = loop_nest(y, a, b);
+  if (nest.inner().a > 1 || (nest.inner().a == 0 && nest.inner().b == 0)) {
     a = contiguous(a, y.format());
     nest = loop_nest(y, a, b);
   }
-  if (nest.back().b > 1) {
+  if (nest.inner().b > 1) {
     b = contiguous(b, y.format());
     nest = loop_nest(y, a, b);
   }
