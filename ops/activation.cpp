@@ -2,33 +2,12 @@
 
 #include <cmath>
 
-#include "quern/autograd/node.h"
-#include "quern/ops/detail/elementwise.h"
+#include "quern/ops/detail/unary.h"
 
 namespace quern {
-namespace {
 
-using kernels::Binary;
-using kernels::Unary;
-
-/// y = f(x; p, q), with a derivative that is told by y: x need not be kept.
-Tensor by_output(std::string_view op, Unary f, Binary backward, const Tensor& x, double p = 0,
-                 double q = 0) {
-  Tensor y = raw::unary(op, f, x, p, q);
-  return record(op, y, {x}, [=, y = SavedTensor(op, y)](const Tensor& dy, Needs) -> Tensors {
-    return {raw::binary(op, backward, dy, y.get(), p, q)};
-  });
-}
-
-/// y = f(x; p), with a derivative that needs x.
-Tensor by_input(std::string_view op, Unary f, Binary backward, const Tensor& x, double p = 0) {
-  return record(op, raw::unary(op, f, x, p), {x},
-                [=, x = SavedTensor(op, x)](const Tensor& dy, Needs) -> Tensors {
-                  return {raw::binary(op, backward, dy, x.get(), p)};
-                });
-}
-
-}  // namespace
+using detail::by_input, detail::by_output;
+using kernels::Binary, kernels::Unary;
 
 Tensor activate(const Tensor& x, Activation activation) {
   switch (activation) {

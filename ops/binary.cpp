@@ -2,10 +2,9 @@
 
 #include <cmath>
 
-#include "quern/autograd/node.h"
 #include "quern/ops/autocast.h"
-#include "quern/ops/detail/elementwise.h"
 #include "quern/ops/detail/sum.h"
+#include "quern/ops/detail/unary.h"
 #include "quern/ops/sum.h"
 
 namespace quern {
@@ -145,12 +144,10 @@ Tensor pow(const Tensor& base, double b) {
   const Tensor a = autocast::widen(base);
   // The exponents most met, and where their derivatives have them.
   const bool simple = 2 * b == std::trunc(2 * b) && b >= -2 && b <= 3;
-  Tensor y =
-      simple ? raw::unary("pow", Unary::half_power, a, b) : raw::binary("pow", Binary::pow, a, b);
-  return record("pow", y, {a},
-                [b, simple, a = SavedTensor("pow", a)](const Tensor& dy, Needs) -> Tensors {
-                  if (simple)
-                    return {raw::binary("pow", Binary::half_power_backward_x, dy, a.get(), b)};
+  if (simple)
+    return detail::by_input("pow", Unary::half_power, Binary::half_power_backward_x, a, b);
+  return record("pow", raw::binary("pow", Binary::pow, a, b), {a},
+                [b, a = SavedTensor("pow", a)](const Tensor& dy, Needs) -> Tensors {
                   return {times("pow", dy, raw::binary("pow", Binary::pow_by_a, a.get(), b))};
                 });
 }
