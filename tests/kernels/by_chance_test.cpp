@@ -59,8 +59,8 @@ TEST_CASE("rounding by chance has the reference's bits, wherever in a draw") {
         if (k->to == dtype && std::string_view(k->name).ends_with("_reference")) return k;
       throw Error("no reference");
     }();
-    each_runnable(table<ByChanceKernel>(), [&](const ByChanceKernel& kernel) {
-      if (kernel.to != dtype) return;
+    const auto fits = [&](const ByChanceKernel& kernel) { return kernel.to == dtype; };
+    each_runnable(table<ByChanceKernel>(), fits, [&](const ByChanceKernel& kernel) {
       const uint64_t seed = 0xfedcba9876543210, stream = uint64_t{1} << 63 | 0x123456789;
       for (int64_t first = 0; first < 9; ++first)
         for (const int64_t n : {0, 1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 31, 32, 33, 63, 65, 100})
@@ -75,13 +75,9 @@ TEST_CASE("rounding by chance has the reference's bits, wherever in a draw") {
 }
 
 TEST_CASE("dispatch of rounding by chance") {
-  const Isa cap = isa_cap();
-  for (const Isa isa : {Isa::portable, Isa::avx2, Isa::avx512}) {
-    if (isa > cap || !test::is_built(isa)) continue;
-    set_isa_cap(isa);
+  test::each_cap({Isa::portable, Isa::avx2, Isa::avx512}, table<ByChanceKernel>(), [](Isa isa) {
     for (const DType to : {DType::bf16, DType::f16})
       CHECK(select_by_chance("op", to).name == fmt::format("by_chance_{}_{}", to, to_string(isa)));
-  }
-  set_isa_cap(cap);
+  });
   CHECK_THROWS_AS(select_by_chance("op", DType::f32), Error);
 }

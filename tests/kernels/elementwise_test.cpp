@@ -166,13 +166,15 @@ std::vector<double> reference(const BinaryKernel& kernel, const std::vector<doub
   return y;
 }
 
-bool has_vectors(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16; }
+template <class Kernel>
+bool has_vectors(const Kernel& kernel) {
+  return kernel.dtype == DType::f32 || kernel.dtype == DType::bf16;
+}
 
 }  // namespace
 
 TEST_CASE("unary kernels are within their bounds, whatever the length of a run") {
-  each_runnable(table<UnaryKernel>(), [](const UnaryKernel& kernel) {
-    if (!has_vectors(kernel.dtype)) return;
+  each_runnable(table<UnaryKernel>(), has_vectors<UnaryKernel>, [](const UnaryKernel& kernel) {
     CAPTURE(std::string(kernel.name));
     const Parameters k = parameters(kernel.op);
     const auto x = inputs(kernel.op, kLongest, kernel.dtype);
@@ -195,8 +197,7 @@ TEST_CASE("unary kernels are within their bounds, whatever the length of a run")
 }
 
 TEST_CASE("binary kernels are within their bounds, whatever the length and the scalar operand") {
-  each_runnable(table<BinaryKernel>(), [](const BinaryKernel& kernel) {
-    if (!has_vectors(kernel.dtype)) return;
+  each_runnable(table<BinaryKernel>(), has_vectors<BinaryKernel>, [](const BinaryKernel& kernel) {
     CAPTURE(std::string(kernel.name));
     const Parameters k = parameters(kernel.op);
     for (const Run mode : {Run::dense_dense, Run::scalar_dense, Run::dense_scalar}) {
@@ -230,8 +231,7 @@ TEST_CASE("binary kernels are within their bounds, whatever the length and the s
 }
 
 TEST_CASE("an element's bits do not depend on its place in the run") {
-  each_runnable(table<UnaryKernel>(), [](const UnaryKernel& kernel) {
-    if (!has_vectors(kernel.dtype)) return;
+  each_runnable(table<UnaryKernel>(), has_vectors<UnaryKernel>, [](const UnaryKernel& kernel) {
     CAPTURE(std::string(kernel.name));
     const Parameters k = parameters(kernel.op);
     Buffer in(kernel.dtype, inputs(kernel.op, kLongest, kernel.dtype)), out(kernel.dtype, kLongest);
@@ -242,8 +242,7 @@ TEST_CASE("an element's bits do not depend on its place in the run") {
       REQUIRE_EQ(alone[0], out[i]);
     }
   });
-  each_runnable(table<BinaryKernel>(), [](const BinaryKernel& kernel) {
-    if (!has_vectors(kernel.dtype)) return;
+  each_runnable(table<BinaryKernel>(), has_vectors<BinaryKernel>, [](const BinaryKernel& kernel) {
     CAPTURE(std::string(kernel.name));
     const Parameters k = parameters(kernel.op);
     Buffer a(kernel.dtype, first_inputs(kernel.op, kLongest, kernel.dtype));
@@ -262,8 +261,7 @@ TEST_CASE("special values") {
   const std::vector<double> special{0.0,  -0.0,  1,        -1,   0.5,   -0.5, 2,
                                     3,    -3,    80,       -80,  100,   -100, 1e-30,
                                     1e30, -1e30, 0x1p-126, kInf, -kInf, kNaN};
-  each_runnable(table<UnaryKernel>(), [&](const UnaryKernel& kernel) {
-    if (!has_vectors(kernel.dtype)) return;
+  each_runnable(table<UnaryKernel>(), has_vectors<UnaryKernel>, [&](const UnaryKernel& kernel) {
     CAPTURE(std::string(kernel.name));
     const Parameters k = parameters(kernel.op);
     Buffer in(kernel.dtype, special), out(kernel.dtype, static_cast<int64_t>(special.size()));
@@ -279,8 +277,7 @@ TEST_CASE("special values") {
   });
   // Gradients are finite where the function is used: kinks and zeros.
   const std::vector<double> finite{0.0, -0.0, 1, -1, 0.5, -0.5, 0.75, 2, -3};
-  each_runnable(table<BinaryKernel>(), [&](const BinaryKernel& kernel) {
-    if (!has_vectors(kernel.dtype)) return;
+  each_runnable(table<BinaryKernel>(), has_vectors<BinaryKernel>, [&](const BinaryKernel& kernel) {
     CAPTURE(std::string(kernel.name));
     const Parameters k = parameters(kernel.op);
     const bool arithmetic = kernel.op <= Binary::pow;
@@ -390,16 +387,16 @@ TEST_CASE("integers wrap nowhere in range and are exact beyond a double's 53 bit
 }
 
 TEST_CASE("the cap of instruction sets chooses the record") {
-  const Isa before = isa_cap();
-  for (const Isa cap : {Isa::portable, Isa::avx2, Isa::avx512}) {
-    if (!test::is_built(cap)) continue;
-    set_isa_cap(cap);
+  std::vector<const UnaryKernel*> exp;
+  for (const UnaryKernel* kernel : table<UnaryKernel>())
+    if (kernel->op == Unary::exp && kernel->dtype == DType::f32) exp.push_back(kernel);
+  const auto isas = {Isa::portable, Isa::avx2, Isa::avx512, Isa::avx512_bf16, Isa::neon_bf16};
+  test::each_cap(isas, exp, [](Isa cap) {
     CHECK_EQ(select_unary("test", Unary::exp, DType::f32).name,
              fmt::format("exp_f32_{}", to_string(cap)));
     CHECK_EQ(select_binary("test", Binary::add, DType::bf16).name,
              fmt::format("add_bf16_{}", to_string(cap)));
-  }
-  set_isa_cap(before);
+  });
   CHECK_EQ(std::string_view(select_unary("test", Unary::exp, DType::f64).name),
            "exp_f64_reference");
   CHECK_THROWS_WITH_AS(select_unary("exp", Unary::exp, DType::i32),

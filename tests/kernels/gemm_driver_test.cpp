@@ -166,8 +166,10 @@ class Case {
 
 template <class F>
 void for_each_kernel(F&& f) {
+  int ran = 0;
   for (const GemmKernel* kernel : table<GemmKernel>())
-    if (isa_enabled(kernel->isa)) f(*kernel);
+    if (isa_enabled(kernel->isa)) ++ran, f(*kernel);
+  CHECK(ran > 0);
   if (!test::kEmulatedCpu) f(test::kEmulatedAmx);
 }
 
@@ -257,8 +259,10 @@ TEST_CASE("gemm runs batches, with a B of each or one for all, packed now or bef
 }
 
 TEST_CASE("gemm multiplies f32 as one or as three products of bf16") {
-  for_each_kernel([](const GemmKernel& kernel) {
+  int ran = 0;
+  for_each_kernel([&](const GemmKernel& kernel) {
     if (kernel.a != DType::bf16) return;
+    ++ran;
     for (int terms : {1, 2}) {
       for (const Layout& layout : {kPlain, {true, false, 3}, {false, true, 2}, {true, true, 1}})
         for (auto [m, n, k] : {std::array<int64_t, 3>{1, 1, 1}, {kernel.mr + 1, kernel.nr + 3, 33}})
@@ -273,6 +277,7 @@ TEST_CASE("gemm multiplies f32 as one or as three products of bf16") {
       Case(kernel, 3, 5, 0, kPlain, {.bf16_terms = terms}).check();
     }
   });
+  CHECK(ran > 0);
 }
 
 TEST_CASE("gemm of an empty sum is zero, and of an empty matrix nothing") {

@@ -149,10 +149,7 @@ TEST_CASE("dispatch of lookups") {
       select_segment_sum(DType::f64, DType::f32),
       "[segment_sum] rows: expected f32, bf16, f16 or f64 that are summed in it, got f64 to f32",
       Error);
-  const Isa cap = isa_cap();
-  for (const Isa isa : {Isa::portable, Isa::avx2, Isa::avx512}) {
-    if (isa > cap || !test::is_built(isa)) continue;
-    set_isa_cap(isa);
+  test::each_cap({Isa::portable, Isa::avx2, Isa::avx512}, table<SegmentSumKernel>(), [](Isa isa) {
     CHECK(std::string(select_row_copy().name) == "copy_rows_" + std::string(to_string(isa)));
     CHECK(select_segment_sum(DType::f64, DType::f64).name ==
           fmt::format("segment_sum_f64_f64_{}", to_string(isa)));
@@ -160,6 +157,5 @@ TEST_CASE("dispatch of lookups") {
       for (const DType to : {from, DType::f32})
         CHECK(select_segment_sum(from, to).name ==
               fmt::format("segment_sum_{}_{}_{}", from, to, to_string(isa)));
-  }
-  set_isa_cap(cap);
+  });
 }

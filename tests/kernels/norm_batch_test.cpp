@@ -186,8 +186,10 @@ TEST_CASE("batch_norm kernels on blocks around the sizes of vectors") {
 
 TEST_CASE("batch_norm statistics of a large mean keep the variance") {
   // In f32 E[x²] - E[x]² of these would lose all digits: u·1e8 is 6, and the variance 1/3.
-  test::each_runnable(table<BatchNormKernel>(), [](const BatchNormKernel& kernel) {
-    if (kernel.dtype == DType::bf16) return;  // which cannot hold such numbers
+  const auto fits = [](const BatchNormKernel& kernel) {
+    return kernel.dtype != DType::bf16;  // which cannot hold such numbers
+  };
+  test::each_runnable(table<BatchNormKernel>(), fits, [](const BatchNormKernel& kernel) {
     for (int64_t channels : {3, 16, 70}) {
       const Block block(kernel, 97, channels);
       check_stats(kernel, block, block.elements(uniform(2, 1e4)));
@@ -283,16 +285,12 @@ TEST_CASE("batch_norm passes merge blocks, the same for any number of threads") 
 }
 
 TEST_CASE("batch_norm dispatch takes the best kernel under the cap") {
-  const Isa cap = isa_cap();
-  for (Isa isa : {Isa::portable, Isa::avx2, Isa::avx512}) {
-    if (!test::is_built(isa)) continue;
-    set_isa_cap(isa);
+  test::each_cap({Isa::portable, Isa::avx2, Isa::avx512}, table<BatchNormKernel>(), [](Isa isa) {
     for (DType dtype : {DType::f32, DType::bf16, DType::f64})
       for (bool nhwc : {false, true}) {
         const std::string name = select_batch_norm_kernel(dtype, nhwc).name;
         CHECK(name ==
               fmt::format("batch_norm_{}_{}_{}", dtype, nhwc ? "nhwc" : "nchw", to_string(isa)));
       }
-  }
-  set_isa_cap(cap);
+  });
 }

@@ -273,17 +273,14 @@ TEST_CASE("join passes merge blocks, the same for any number of threads") {
 }
 
 TEST_CASE("join dispatch takes the best kernel under the cap") {
-  const Isa cap = isa_cap();
-  for (Isa isa : {Isa::portable, Isa::avx2, Isa::avx512, Isa::avx512_bf16}) {
-    if (!test::is_built(isa)) continue;
-    set_isa_cap(isa);
+  const auto isas = {Isa::portable, Isa::avx2, Isa::avx512, Isa::avx512_bf16};
+  test::each_cap(isas, table<JoinKernel>(), [](Isa isa) {
     for (DType dtype : {DType::f32, DType::bf16, DType::f64}) {
       const bool rounds = isa == Isa::avx512_bf16 && dtype != DType::bf16;
       const Isa best = rounds ? Isa::avx512 : isa;
       CHECK(select_join_kernel(dtype).name == fmt::format("join_{}_{}", dtype, to_string(best)));
     }
-  }
-  set_isa_cap(cap);
+  });
 }
 
 TEST_CASE("joins with other activations are the reference's in f64, but for roundings") {

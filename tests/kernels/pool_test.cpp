@@ -267,15 +267,11 @@ TEST_CASE("windows are counted as PyTorch counts them") {
 }
 
 TEST_CASE("pool dispatch takes the best kernel under the cap, vectors only along channels") {
-  const Isa cap = isa_cap();
-  for (Isa isa : {Isa::portable, Isa::avx2, Isa::avx512}) {
-    if (!test::is_built(isa)) continue;
-    set_isa_cap(isa);
+  test::each_cap({Isa::portable, Isa::avx2, Isa::avx512}, table<PoolKernel>(), [](Isa isa) {
     for (DType dtype : {DType::f32, DType::bf16, DType::f64}) {
       CHECK(select_pool_kernel(dtype, 64, 9).name ==
             fmt::format("pool_{}_nhwc_{}", dtype, to_string(isa)));
       CHECK(select_pool_kernel(dtype, 1, 9).name == fmt::format("pool_{}_nchw_planes", dtype));
     }
-  }
-  set_isa_cap(cap);
+  });
 }

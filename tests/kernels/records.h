@@ -97,19 +97,29 @@ const auto& named(const List& list, std::string_view name) {
   throw Error("no such record");
 }
 
-/// Calls f on the records that this CPU can run; says which it cannot.
-template <class List, class F>
-void each_runnable(const List& list, F f) {
-  int skipped = 0;
+/// Calls f on the records that fit and that this CPU can run, of which there must be one; says how
+/// many it cannot.
+template <class List, class Fits, class F>
+void each_runnable(const List& list, Fits fits, F f) {
+  int ran = 0, skipped = 0;
   for (const auto* record : list) {
+    if (!fits(*record)) continue;
     if (!cpu_has(record->isa)) {
       ++skipped;
       continue;
     }
+    ++ran;
     CAPTURE(std::string(record->name));
     f(*record);
   }
   if (skipped > 0) MESSAGE(skipped, " records need an ISA that this CPU has not");
+  CHECK(ran > 0);
+}
+
+template <class List, class F>
+void each_runnable(const List& list, F f) {
+  each_runnable(
+      list, [](const auto&) { return true; }, f);
 }
 
 }  // namespace quern::test

@@ -145,8 +145,8 @@ TEST_CASE("row kernels are within their bounds") {
 }
 
 TEST_CASE("max takes the first of equals and the first NaN") {
-  each_runnable(table<RowKernel>(), [](const RowKernel& kernel) {
-    if (kernel.op != RowOp::max) return;
+  const auto fits = [](const RowKernel& kernel) { return kernel.op == RowOp::max; };
+  each_runnable(table<RowKernel>(), fits, [](const RowKernel& kernel) {
     CAPTURE(std::string(kernel.name));
     const auto run = [&](const std::vector<double>& values) {
       Buffer x(kernel.dtype, values), out(Problem::wide(kernel.dtype), 1);
@@ -197,8 +197,10 @@ TEST_CASE("softmax and log_sum_exp do not overflow, and pass NaN on") {
 }
 
 TEST_CASE("cross_entropy_backward without weights or target") {
-  each_runnable(table<RowKernel>(), [](const RowKernel& kernel) {
-    if (kernel.op != RowOp::cross_entropy_backward) return;
+  const auto fits = [](const RowKernel& kernel) {
+    return kernel.op == RowOp::cross_entropy_backward;
+  };
+  each_runnable(table<RowKernel>(), fits, [](const RowKernel& kernel) {
     CAPTURE(std::string(kernel.name));
     const int64_t n = 21;
     Buffer x(kernel.dtype, std::vector<double>(n, 2)), y(kernel.dtype, n);
@@ -214,14 +216,10 @@ TEST_CASE("cross_entropy_backward without weights or target") {
 }
 
 TEST_CASE("the cap of instruction sets chooses the record") {
-  const Isa before = isa_cap();
-  for (const Isa cap : {Isa::portable, Isa::avx2, Isa::avx512}) {
-    if (!test::is_built(cap)) continue;
-    set_isa_cap(cap);
+  test::each_cap({Isa::portable, Isa::avx2, Isa::avx512}, table<RowKernel>(), [](Isa cap) {
     CHECK_EQ(select_row("test", RowOp::sum, DType::f32).name,
              fmt::format("sum_f32_{}", to_string(cap)));
-  }
-  set_isa_cap(before);
+  });
   CHECK_THROWS_WITH_AS(select_row("softmax", RowOp::softmax, DType::i64),
                        "[softmax] dtype: expected bf16, f32 or f64, got i64", Error);
 }

@@ -11,15 +11,9 @@
 using namespace quern;
 using namespace quern::kernels;
 using namespace quern::optim;
-using testing::check_kernel_of_any_type;
+using testing::check_all;
 
 namespace {
-
-template <class Step, class Options>
-void check_all(const Step& step, const Options& options, int before, int states) {
-  for (const UpdateKernel<Step>* kernel : table<UpdateKernel<Step>>())
-    check_kernel_of_any_type(*kernel, step, options, before, states);
-}
 
 /// Six steps of an optimizer against the oracle of every element; the rate halves after three.
 template <class Algorithm, class Options>
@@ -79,15 +73,11 @@ TEST_CASE("formula kernels keep to the formula") {
 }
 
 TEST_CASE("dispatch takes the best formula kernel that the cap leaves") {
-  const Isa cap = isa_cap();
-  for (const Isa isa : {Isa::portable, Isa::avx2, Isa::avx512}) {
-    if (isa > cap || !test::is_built(isa)) continue;
-    set_isa_cap(isa);
+  test::each_cap({Isa::portable, Isa::avx2, Isa::avx512}, table<AdagradKernel>(), [](Isa isa) {
     const std::string unit(to_string(isa));
     CHECK(select_update<AdagradKernel>("adagrad", DType::f32).name == "adagrad_f32_" + unit);
     CHECK(select_update<RpropKernel>("rprop", DType::f32).name == "rprop_f32_" + unit);
-  }
-  set_isa_cap(cap);
+  });
   CHECK(select_update<NAdamKernel>("nadam", DType::f64).name == std::string("nadam_f64_reference"));
 }
 

@@ -9,6 +9,7 @@
 
 #include "optim/oracle.h"
 #include "quern/ops/kernels/optim/update_kernel.h"
+#include "quern/ops/kernels/table.h"
 #include "quern/tensor/cpu_features.h"
 
 namespace quern::testing {
@@ -79,15 +80,21 @@ void check_kernel(const UpdateKernel<Step>& kernel, const Step& step, const Opti
   }
 }
 
+/// Every record of this step that this machine runs, of which there must be one.
 template <class Step, class Options>
-void check_kernel_of_any_type(const UpdateKernel<Step>& kernel, const Step& step,
-                              const Options& options, int steps_before, int states) {
-  if (!isa_enabled(kernel.isa)) {
-    MESSAGE("skipped: ", kernel.name, ": ", why_disabled(kernel.isa));
-    return;
+void check_all(const Step& step, const Options& options, int steps_before, int states) {
+  int ran = 0;
+  for (const UpdateKernel<Step>* kernel : table<UpdateKernel<Step>>()) {
+    if (!isa_enabled(kernel->isa)) {
+      MESSAGE("skipped: ", kernel->name, ": ", why_disabled(kernel->isa));
+      continue;
+    }
+    ++ran;
+    if (kernel->dtype == DType::f64)
+      check_kernel<double>(*kernel, step, options, steps_before, states);
+    else check_kernel<float>(*kernel, step, options, steps_before, states);
   }
-  if (kernel.dtype == DType::f64) check_kernel<double>(kernel, step, options, steps_before, states);
-  else check_kernel<float>(kernel, step, options, steps_before, states);
+  CHECK(ran > 0);
 }
 
 }  // namespace quern::testing

@@ -10,7 +10,7 @@
 
 using namespace quern;
 using namespace quern::kernels;
-using testing::check_kernel_of_any_type;
+using testing::check_all;
 
 namespace {
 
@@ -26,70 +26,62 @@ std::string expected_f32(std::span<const Kernel* const> kernels) {
 }  // namespace
 
 TEST_CASE("sgd kernels keep to the formula") {
-  for (const SgdKernel* kernel : table<SgdKernel>())
-    for (double momentum : {0.0, 0.9})
-      for (double dampening : {0.0, 0.3})
-        for (double weight_decay : {0.0, 0.05})
-          for (bool nesterov : {false, true})
-            for (int before : {0, 3}) {
-              if (nesterov && (momentum == 0 || dampening != 0)) continue;
-              const optim::SGDOptions options{0.1, momentum, dampening, weight_decay, nesterov};
-              const SgdStep step{0.1, momentum, dampening, weight_decay, nesterov, before == 0};
-              check_kernel_of_any_type(*kernel, step, options, before, momentum != 0 ? 1 : 0);
-            }
+  for (double momentum : {0.0, 0.9})
+    for (double dampening : {0.0, 0.3})
+      for (double weight_decay : {0.0, 0.05})
+        for (bool nesterov : {false, true})
+          for (int before : {0, 3}) {
+            if (nesterov && (momentum == 0 || dampening != 0)) continue;
+            const optim::SGDOptions options{0.1, momentum, dampening, weight_decay, nesterov};
+            const SgdStep step{0.1, momentum, dampening, weight_decay, nesterov, before == 0};
+            check_all(step, options, before, momentum != 0 ? 1 : 0);
+          }
 }
 
 TEST_CASE("adamw kernels keep to the formula") {
-  for (const AdamWKernel* kernel : table<AdamWKernel>())
-    for (double weight_decay : {0.0, 0.05})
-      for (int before : {0, 9}) {
-        const optim::AdamWOptions options{0.1, 0.8, 0.95, 1e-6, weight_decay};
-        const AdamWStep step{.decay = 1 - 0.1 * weight_decay,
-                             .beta1 = 0.8,
-                             .beta2 = 0.95,
-                             .step_size = 0.1 / (1 - std::pow(0.8, before + 1)),
-                             .scale = 1 / std::sqrt(1 - std::pow(0.95, before + 1)),
-                             .eps = 1e-6};
-        check_kernel_of_any_type(*kernel, step, options, before, 2);
-      }
-}
-
-TEST_CASE("adam's weight decay goes into the gradient") {
-  for (const AdamWKernel* kernel : table<AdamWKernel>())
+  for (double weight_decay : {0.0, 0.05})
     for (int before : {0, 9}) {
-      const optim::AdamOptions options{0.1, 0.8, 0.95, 1e-6, 0.05};
-      const AdamWStep step{.decay = 1,
+      const optim::AdamWOptions options{0.1, 0.8, 0.95, 1e-6, weight_decay};
+      const AdamWStep step{.decay = 1 - 0.1 * weight_decay,
                            .beta1 = 0.8,
                            .beta2 = 0.95,
                            .step_size = 0.1 / (1 - std::pow(0.8, before + 1)),
                            .scale = 1 / std::sqrt(1 - std::pow(0.95, before + 1)),
-                           .eps = 1e-6,
-                           .l2 = 0.05};
-      check_kernel_of_any_type(*kernel, step, options, before, 2);
+                           .eps = 1e-6};
+      check_all(step, options, before, 2);
     }
 }
 
+TEST_CASE("adam's weight decay goes into the gradient") {
+  for (int before : {0, 9}) {
+    const optim::AdamOptions options{0.1, 0.8, 0.95, 1e-6, 0.05};
+    const AdamWStep step{.decay = 1,
+                         .beta1 = 0.8,
+                         .beta2 = 0.95,
+                         .step_size = 0.1 / (1 - std::pow(0.8, before + 1)),
+                         .scale = 1 / std::sqrt(1 - std::pow(0.95, before + 1)),
+                         .eps = 1e-6,
+                         .l2 = 0.05};
+    check_all(step, options, before, 2);
+  }
+}
+
 TEST_CASE("rmsprop kernels keep to the formula") {
-  for (const RmspropKernel* kernel : table<RmspropKernel>())
-    for (double momentum : {0.0, 0.9})
-      for (double weight_decay : {0.0, 0.05})
-        for (double eps : {1e-8, 0.0316}) {
-          const optim::RMSpropOptions options{0.1, 0.9, eps, momentum, weight_decay};
-          const RmspropStep step{0.1, 0.9, eps, momentum, weight_decay};
-          check_kernel_of_any_type(*kernel, step, options, 1, momentum != 0 ? 2 : 1);
-        }
+  for (double momentum : {0.0, 0.9})
+    for (double weight_decay : {0.0, 0.05})
+      for (double eps : {1e-8, 0.0316}) {
+        const optim::RMSpropOptions options{0.1, 0.9, eps, momentum, weight_decay};
+        const RmspropStep step{0.1, 0.9, eps, momentum, weight_decay};
+        check_all(step, options, 1, momentum != 0 ? 2 : 1);
+      }
 }
 
 TEST_CASE("dispatch takes the best kernel that the cap leaves") {
-  const Isa cap = isa_cap();
-  for (Isa isa : {Isa::portable, Isa::avx2, Isa::avx512}) {
-    if (isa > cap || !test::is_built(isa)) continue;
-    set_isa_cap(isa);
+  test::each_cap({Isa::portable, Isa::avx2, Isa::avx512}, table<SgdKernel>(), [](Isa isa) {
     CHECK(select_sgd_kernel(DType::f32).name == "sgd_f32_" + std::string(to_string(isa)));
     CHECK(select_adamw_kernel(DType::f32).name == "adamw_f32_" + std::string(to_string(isa)));
     CHECK(select_rmsprop_kernel(DType::f32).name == "rmsprop_f32_" + std::string(to_string(isa)));
-  }
-  set_isa_cap(cap);
+  });
   CHECK(select_sgd_kernel(DType::f32).name == expected_f32(table<SgdKernel>()));
   CHECK(&select_sgd_kernel(DType::bf16) == &select_sgd_kernel(DType::f32));
   CHECK(select_adamw_kernel(DType::f64).name == std::string("adamw_f64_reference"));
