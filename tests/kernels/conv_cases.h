@@ -142,6 +142,23 @@ inline std::vector<Way> enabled_ways() {
   return ways;
 }
 
+/// Is it one of those that the library's engine takes, by shape, types and tile alone?
+inline bool must_take(std::string_view engine, const ConvProblem& p, ConvPass pass,
+                      const GemmKernel& gemm) {
+  if (engine == "brgemm" || engine == "reference") return true;
+  if (engine == "depthwise") {
+    const int64_t group = p.ic / p.groups;
+    return p.groups > 1 && p.ic == p.oc && p.dtype != DType::f64 &&
+           (group == 1 || group == 2 || group == 4 || group == 8);
+  }
+  const bool of_3x3 = p.kh == 3 && p.kw == 3 && p.stride_h == 1 && p.stride_w == 1 &&
+                      p.dilation_h == 1 && p.dilation_w == 1 && p.groups == 1;
+  const bool winograd = of_3x3 && p.pad_h <= 2 && p.pad_w <= 2 && p.dtype == DType::f32 &&
+                        gemm.a == DType::f32 && p.format == MemoryFormat::channels_last;
+  if (pass != ConvPass::wgrad) return winograd;
+  return winograd && engine == "winograd" && gemm.isa != Isa::portable;  // by outer products
+}
+
 /// The engines that can compute it, but for the reference; in a program that brings some, those.
 inline std::vector<const ConvKernel*> engines(const ConvProblem& p, ConvPass pass,
                                               const GemmKernel& gemm) {
@@ -151,9 +168,14 @@ inline std::vector<const ConvKernel*> engines(const ConvProblem& p, ConvPass pas
   std::vector<const ConvKernel*> all{&conv_kernel("brgemm")};
   const ConvKernel& depthwise = conv_kernel("depthwise");
   if (!depthwise.why_not(p, pass, gemm)) all.push_back(&depthwise);
-  if (why_winograd_cannot(p, pass, gemm)) return all;
-  all.push_back(&conv_kernel("winograd"));
-  if (pass != ConvPass::wgrad) all.push_back(&conv_kernel("winograd_4x4"));
+  if (!why_winograd_cannot(p, pass, gemm)) {
+    all.push_back(&conv_kernel("winograd"));
+    if (pass != ConvPass::wgrad) all.push_back(&conv_kernel("winograd_4x4"));
+  }
+  for (const char* name : {"depthwise", "winograd", "winograd_4x4"})
+    if (must_take(name, p, pass, gemm))
+      CHECK_MESSAGE(std::ranges::count(all, &conv_kernel(name)) == 1, name, " refuses ",
+                    p.to_string());
   return all;
 }
 

@@ -58,7 +58,10 @@ TEST_CASE("Convolutions read and write rows with gaps between them") {
         const ConvKernel* kernel = &conv_kernel(name);
         if (kernel == &conv_kernel("reference") && way.bf16_terms != 0) continue;
         ConvProblem p = c.problem(way.dtype, MemoryFormat::channels_last);
-        if (kernel->why_not(p, ConvPass::forward, *way.gemm)) continue;
+        if (const char* reason = kernel->why_not(p, ConvPass::forward, *way.gemm)) {
+          CHECK_MESSAGE(!must_take(name, p, ConvPass::forward, *way.gemm), reason);
+          continue;
+        }
         CAPTURE(p.to_string());
         CAPTURE(std::string(way.gemm->name));
         // As wide as the padding, so that A may be the source, or wider; none on one side.

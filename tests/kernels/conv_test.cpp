@@ -7,8 +7,11 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
+#include <map>
+#include <string_view>
 #include <vector>
 
 #include "conv_cases.h"
@@ -45,9 +48,13 @@ struct Results {
   std::vector<double> y, y_bias, dx, dw;
 };
 
-/// All passes of `kernel`; checks that nothing outside the results is written.
+/// How often an engine computed forward, dgrad and wgrad itself.
+using Tally = std::map<std::string_view, std::array<int, 3>>;
+
+/// All passes of `kernel`, or of conv_brgemm where it has none, which the tally leaves out; checks
+/// that nothing outside the results is written.
 Results run(const ConvProblem& p, const ConvKernel& kernel, const GemmKernel& gemm,
-            const Data& data, int bf16_terms = 0) {
+            const Data& data, int bf16_terms = 0, Tally* tally = nullptr) {
   Buffer x(p.dtype, data.x), w(p.dtype, data.w), dy(p.dtype, data.dy);
   Buffer bias(sum_dtype(p.dtype), data.bias);
   Buffer y(p.dtype, static_cast<int64_t>(data.dy.size()));
@@ -58,6 +65,7 @@ Results run(const ConvProblem& p, const ConvKernel& kernel, const GemmKernel& ge
     const auto all = engines(p, pass, gemm);
     const bool can =
         &kernel == &conv_kernel("reference") || std::count(all.begin(), all.end(), &kernel) > 0;
+    if (tally && can) ++(*tally)[kernel.name][static_cast<size_t>(pass)];
     return plan_conv({p, pass, can ? &kernel : &conv_kernel("brgemm"), &gemm, bf16_terms});
   };
   const auto forward = plan(ConvPass::forward), dgrad = plan(ConvPass::dgrad);
@@ -75,8 +83,44 @@ Results run(const ConvProblem& p, const ConvKernel& kernel, const GemmKernel& ge
 
 const GemmKernel& f64_gemm() { return select_gemm_kernel(DType::f64); }
 
+/// Has each engine computed what these ways have for it, in one case at least?
+void check_tally(Tally tally, const std::vector<Way>& ways) {
+  const auto computed = [&](std::string_view engine, std::initializer_list<ConvPass> passes) {
+    CAPTURE(std::string(engine));
+    for (ConvPass pass : passes) {
+      CAPTURE(static_cast<int>(pass));
+      CHECK(tally[engine][static_cast<size_t>(pass)] > 0);
+    }
+  };
+  using enum ConvPass;
+  const auto added = added_engines();
+  if (!added.empty()) {
+    CHECK(tally.size() > 0);
+    // Who runs all but AMX runs all of them.
+    const auto most = {Isa::avx2, Isa::avx512, Isa::avx512_bf16, Isa::neon, Isa::neon_bf16};
+    const bool all =
+        std::ranges::all_of(most, [](Isa isa) { return isa_enabled(isa) || !has_kernels(isa); });
+    if (!all) MESSAGE("skipped: engines that need more than ", std::string(to_string(max_isa())));
+    for (const ConvKernel* engine : added)
+      if (all || tally.contains(engine->name)) computed(engine->name, {forward, dgrad, wgrad});
+    return;
+  }
+  computed("brgemm", {forward, dgrad, wgrad});
+  const auto any = [&](auto is) { return std::ranges::any_of(ways, is); };
+  if (any([](const Way& way) { return way.dtype != DType::f64; }))
+    computed("depthwise", {forward, dgrad, wgrad});
+  if (any([](const Way& way) { return way.gemm->a == DType::f32; })) {
+    computed("winograd", {forward, dgrad});
+    computed("winograd_4x4", {forward, dgrad});
+  }
+  if (any([](const Way& way) {
+        return way.gemm->a == DType::f32 && way.gemm->isa != Isa::portable;
+      }))
+    computed("winograd", {wgrad});
+}
+
 /// Compares all passes with the f64 reference.
-void check_case(const Case& c, MemoryFormat format, const std::vector<Way>& ways) {
+void check_case(const Case& c, MemoryFormat format, const std::vector<Way>& ways, Tally& tally) {
   const ConvProblem exact = c.problem(DType::f64, format);
   const Data plain(exact), wide(exact, (c.ic + c.oc + c.size.w) % 3);
   const Results of_plain = run(exact, conv_kernel("reference"), f64_gemm(), plain);
@@ -91,7 +135,7 @@ void check_case(const Case& c, MemoryFormat format, const std::vector<Way>& ways
     CAPTURE(way.bf16_terms);
     for (const ConvKernel* engine : engines(p, ConvPass::forward, *way.gemm)) {
       CAPTURE(std::string(engine->name));
-      const Results got = run(p, *engine, *way.gemm, split ? wide : plain, way.bf16_terms);
+      const Results got = run(p, *engine, *way.gemm, split ? wide : plain, way.bf16_terms, &tally);
       CHECK(agree(got.y, rounded(expected.y, p.dtype), tolerance(*engine)));
       CHECK(agree(got.y_bias, rounded(expected.y_bias, p.dtype), tolerance(*engine)));
       CHECK(agree(got.dx, rounded(expected.dx, p.dtype), tolerance(*engine)));
@@ -104,7 +148,9 @@ void check_case(const Case& c, MemoryFormat format, const std::vector<Way>& ways
 
 TEST_CASE("Every engine equals the reference on every micro-kernel, exactly") {
   const auto ways = enabled_ways();
-  each_case([&](const Case& c, MemoryFormat format) { check_case(c, format, ways); });
+  Tally tally;
+  each_case([&](const Case& c, MemoryFormat format) { check_case(c, format, ways, tally); });
+  check_tally(tally, ways);
 }
 
 TEST_CASE("f32 as terms of bf16 on emulated AMX tiles equals the reference, exactly") {
@@ -112,9 +158,15 @@ TEST_CASE("f32 as terms of bf16 on emulated AMX tiles equals the reference, exac
     MESSAGE("skipped: emulated AMX on an emulated CPU");
     return;
   }
-  if (!added_engines().empty()) return;  // which use no such tile
+  if (!added_engines().empty()) {
+    MESSAGE("skipped: engines that were added use no such tile");
+    return;
+  }
   const std::vector<Way> ways{{&kEmulatedAmx, DType::f32, 1}, {&kEmulatedAmx, DType::f32, 2}};
-  for (size_t i = 0; i < kCases.size(); i += 2) check_case(kCases[i], kFormats[i / 2 % 2], ways);
+  Tally tally;
+  for (size_t i = 0; i < kCases.size(); i += 2)
+    check_case(kCases[i], kFormats[i / 2 % 2], ways, tally);
+  check_tally(tally, ways);
 }
 
 TEST_CASE("Every engine equals the reference on shapes drawn at random") {
@@ -126,6 +178,7 @@ TEST_CASE("Every engine equals the reference on shapes drawn at random") {
     state = state * 1664525u + 1013904223u;
     return low + static_cast<int64_t>(state >> 8) % (high - low + 1);
   };
+  Tally tally;
   int run = 0;
   while (run < (kEmulatedCpu || !added_engines().empty() ? 30 : 150)) {
     Case c{.n = draw(1, 3),
@@ -140,8 +193,11 @@ TEST_CASE("Every engine equals the reference on shapes drawn at random") {
     c.ic *= c.groups, c.oc *= c.groups;
     if (c.size.h + 2 * c.pad.h < c.dilation.h * (c.kernel.h - 1) + 1) continue;
     if (c.size.w + 2 * c.pad.w < c.dilation.w * (c.kernel.w - 1) + 1) continue;
-    check_case(c, kFormats[run++ % 2], best);
+    check_case(c, kFormats[run++ % 2], best, tally);
   }
+  const std::string_view engine = added_engines().empty() ? "brgemm" : added_engines()[0]->name;
+  for (const ConvPass pass : {ConvPass::forward, ConvPass::dgrad, ConvPass::wgrad})
+    CHECK(tally[engine][static_cast<size_t>(pass)] > 0);
 }
 
 TEST_CASE("The reference in f32 and bf16 equals the reference in f64") {
