@@ -7,13 +7,26 @@
 
 #include <cmath>
 #include <cstring>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <regex>
+#include <set>
+#include <sstream>
 
 #include "examples/program.h"
 #include "quern/autograd/grad_mode.h"
 #include "quern/nn/resnet.h"
 #include "quern/nn/safetensors.h"
+#include "quern/ops/kernels/conv/conv_kernel.h"
+#include "quern/ops/kernels/elementwise/elementwise_kernel.h"
+#include "quern/ops/kernels/gemm/direct_kernel.h"
+#include "quern/ops/kernels/gemm/gemm_kernel.h"
+#include "quern/ops/kernels/norm/batch_norm_kernel.h"
+#include "quern/ops/kernels/norm/join_kernel.h"
+#include "quern/ops/kernels/optim/update_kernel.h"
+#include "quern/ops/kernels/pool/pool_kernel.h"
+#include "quern/ops/kernels/reduce/row_kernel.h"
+#include "quern/ops/kernels/table.h"
 #include "quern/tensor/random.h"
 #include "quern/tensor/raw.h"
 
@@ -172,6 +185,18 @@ TEST_CASE("fake images are the same by any number of workers") {
 
 // A silent reference kernel costs a hundredfold, as users of other engines have found.
 TEST_CASE("no op of ResNet-50 falls back on a reference kernel") {
+  std::set<std::string> all;
+  const auto add = [&](const auto& table) {
+    for (const auto* kernel : table) all.insert(kernel->name);
+  };
+  using namespace kernels;
+  add(table<ConvKernel>()), add(table<GemmKernel>()), add(table<DirectKernel>());
+  add(table<BatchNormKernel>()), add(table<JoinKernel>()), add(table<PoolKernel>());
+  add(table<UnaryKernel>()), add(table<BinaryKernel>()), add(table<RowKernel>());
+  add(table<SgdKernel>());
+  std::erase_if(all, [](const std::string& name) { return name.ends_with("reference"); });
+  // Op and kernel; of a convolution also the micro-kernel.
+  const std::regex format("quern_verbose,([^,]+),([^,:]+)(:([^,]+))?,.*");
   for (const std::string options : {"", "--channels-last", "--amp", "--amp --channels-last"})
     for (const bool fuse : {true, false}) {
       CAPTURE(options);
@@ -183,6 +208,19 @@ TEST_CASE("no op of ResNet-50 falls back on a reference kernel") {
       CHECK((out.find("quern_verbose,conv_chain_join_fwd,") != out.npos) == fuse);
       CHECK((out.find("quern_verbose,batch_norm_fwd,") != out.npos) == !fuse);
       CHECK(out.find("reference") == out.npos);
+      std::map<std::string, int> calls;  // of each op
+      std::istringstream lines(out);
+      for (std::string line; std::getline(lines, line);) {
+        if (!line.starts_with("quern_verbose,")) continue;
+        CAPTURE(line);
+        std::smatch match;
+        REQUIRE(std::regex_match(line, match, format));
+        ++calls[match[1]];
+        CHECK(all.contains(match[2]));
+        if (match[4].matched) CHECK(all.contains(match[4]));
+      }
+      CHECK(calls["conv2d_fwd"] == 53);  // all convolutions of ResNet-50
+      CHECK(calls["conv2d_wgrad"] == 53);
     }
 }
 
