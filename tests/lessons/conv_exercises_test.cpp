@@ -63,7 +63,10 @@ Floats in_channels_last(const Floats& x, int64_t n, int64_t channels) {
   return to;
 }
 
-bool has_vectors() { return isa_enabled(kVectorIsa); }
+bool has_vectors() {
+  if (!isa_enabled(kVectorIsa)) MESSAGE("skipped: ", why_disabled(kVectorIsa));
+  return isa_enabled(kVectorIsa);
+}
 
 }  // namespace
 

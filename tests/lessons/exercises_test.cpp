@@ -142,7 +142,10 @@ TEST_CASE("3.1 A transposed A: packed by columns, it needs no other loop") {
     std::vector<float> packed_b(static_cast<size_t>(round_up(size.n, tile.nr) * size.k));
     pack_b<float>(of_columns, size.m, size.k, at, packed_a.data());
     pack_b<float>(tile, size.n, size.k, b, packed_b.data());
-    if (!isa_enabled(kVectorIsa)) return;
+    if (!isa_enabled(kVectorIsa)) {
+      MESSAGE("skipped: ", why_disabled(kVectorIsa));
+      return;
+    }
     macro_kernel<float>(tile, size, packed_a.data(), packed_b.data(), c);
     const Matrix<const float> transposed = at;
     const Matrix<float> rows = a;

@@ -74,7 +74,10 @@ TEST_CASE("isa: agrees with what the kernel lists") {
   std::ifstream cpuinfo("/proc/cpuinfo");
   std::string line;
   while (std::getline(cpuinfo, line) && !line.starts_with("flags")) continue;
-  if (!line.starts_with("flags")) return;
+  if (!line.starts_with("flags")) {
+    MESSAGE("skipped: no flags in /proc/cpuinfo");
+    return;
+  }
   line += ' ';
   const auto has = [&](std::initializer_list<const char*> flags) {
     for (const char* flag : flags)
@@ -128,8 +131,14 @@ TEST_CASE("isa: is what the emulator was asked for") {
                            {"max,sve-default-vector-length=128", true, 1024},
                            {"a64fx", false, 512}};
   const char* emulated = std::getenv("QEMU_CPU");
+  if (emulated == nullptr) {
+    MESSAGE("skipped: no emulated CPU");
+    return;
+  }
+  int known = 0;
   for (const Cpu& cpu : kCpus) {
-    if (emulated == nullptr || cpu.name != emulated) continue;
+    if (cpu.name != emulated) continue;
+    ++known;
     const bool sve = cpu.sve_bits > 0 && cpu.sve_bits <= 512;
     CHECK(cpu_has(Isa::neon));
     CHECK(cpu_has(Isa::neon_bf16) == cpu.bf16);
@@ -137,6 +146,7 @@ TEST_CASE("isa: is what the emulator was asked for") {
     CHECK(cpu_has(Isa::sve_bf16) == (sve && cpu.bf16));
     CHECK(sve_bits() == std::max(cpu.sve_bits, 128));
   }
+  CHECK(known == 1);
 }
 
 TEST_CASE("child: cap" * doctest::skip()) { fmt::print("cap: {}\n", to_string(isa_cap())); }
