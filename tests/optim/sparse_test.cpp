@@ -92,7 +92,7 @@ Tensor rows_of(const Tensor& t, const std::vector<int64_t>& rows) {
 TEST_CASE("rows that are all touched fare as in a dense step") {
   for (const auto& [name, make] : kOptimizers)
     for (const DType dtype : {DType::f32, DType::bf16, DType::f64}) {
-      CAPTURE(name);
+      CAPTURE(std::string(name));
       Tensor dense = uniform({5, 37}, 1, dtype).requires_grad_();
       Tensor sparse = raw::clone(dense).requires_grad_();
       const auto by_all = make(dense), by_rows = make(sparse);
@@ -113,7 +113,7 @@ TEST_CASE("rows that are all touched fare as in a dense step") {
 TEST_CASE("idle rows are neither read nor written") {
   const std::vector<int64_t> used{1, 4, 5}, idle{0, 2, 3, 6};
   for (const auto& [name, make] : kOptimizers) {
-    CAPTURE(name);
+    CAPTURE(std::string(name));
     // The rows in use alone are the oracle. NaN in the others would spread to what reads them.
     Tensor table = uniform({7, 33}, 1);
     for (const int64_t row : idle) raw::fill_(raw::select(table, 0, row), std::nan(""));
@@ -158,7 +158,7 @@ TEST_CASE("a strided table is trained by rows, too") {
 
 TEST_CASE("a NaN spoils its own row, and a gradient without rows nothing") {
   for (const auto& [name, make] : kOptimizers) {
-    CAPTURE(name);
+    CAPTURE(std::string(name));
     Tensor table = uniform({4, 5}, 1).requires_grad_();
     const Tensor before = raw::clone(table);
     const auto optimizer = make(table);
@@ -179,7 +179,7 @@ TEST_CASE("row-sparse training gives the same bits on any number of threads") {
   const Tensor indices = randint(0, kTable, {kLookups}), start = uniform({kTable, 65}, 1);
   const Tensor dy = uniform({kLookups, 65}, 2);
   for (const auto& [name, make] : kOptimizers) {
-    CAPTURE(name);
+    CAPTURE(std::string(name));
     Tensor first;
     for (const int threads : {1, 2, 3}) {
       set_num_threads(threads);
@@ -200,7 +200,7 @@ TEST_CASE("row-sparse training gives the same bits on any number of threads") {
 TEST_CASE("training by rows goes on from a saved state with the same bits") {
   const std::vector<int64_t> used{0, 3};
   for (const auto& [name, make] : kOptimizers) {
-    CAPTURE(name);
+    CAPTURE(std::string(name));
     Tensor straight = uniform({5, 9}, 1).requires_grad_();
     const auto step = [&](Optimizer& optimizer, Tensor table, uint64_t seed) {
       table.set_grad(sparse_rows(from_vector(used), uniform({2, 9}, seed), 5));
@@ -259,7 +259,7 @@ TEST_CASE("Adam by rows arrives where PyTorch's SparseAdam does") {
   constexpr double kRounding = 10 * 12 * 4 * 0x1p-53;
   for (const auto& [name, eps] :
        {std::pair("sparse_adam.end", 1e-8), {"sparse_adam.end_without_eps", 1e-30}}) {
-    CAPTURE(name);
+    CAPTURE(std::string(name));
     Tensor table = raw::clone(golden.at("sparse_adam.start")).requires_grad_();
     const auto n = static_cast<size_t>(table.numel());
     Adam optimizer({table}, {.lr = 0.05, .eps = eps});

@@ -41,7 +41,8 @@ void update(const AdamWStep& o, V& p, V g, V& m, V& v) {
   g = decayed(o.l2, p, g);
   m = fused(c(1 - o.beta1), g - m, m);
   v = fused(c(o.beta2), v, c(1 - o.beta2) * g * g);
-  p = c(o.decay) * p - quotient(c(o.step_size) * m, fused(square_root(v), c(o.scale), c(o.eps)));
+  const V by = quotient(c(o.step_size) * m, fused(square_root(v), c(o.scale), c(o.eps)));
+  p = fused(c(o.decay), p, -by);
 }
 
 template <class V>
@@ -97,9 +98,8 @@ void update(const RAdamStep& o, V& p, V g, V& m, V& v) {
   g = decayed(o.l2, p, g);
   m = fused(c(1 - o.beta1), g - m, m);
   v = fused(c(o.beta2), v, c(1 - o.beta2) * g * g);
-  const V by = c(o.step_size) * m;
-  // As p - by the product might be fused, or not.
-  p = fused_minus(c(1), o.rectified ? quotient(by, square_root(v) + c(o.eps)) : by, p);
+  if (o.rectified) p = p - quotient(c(o.step_size) * m, square_root(v) + c(o.eps));
+  else p = fused_minus(c(o.step_size), m, p);
 }
 
 template <class V>
