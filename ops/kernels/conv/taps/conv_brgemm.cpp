@@ -189,10 +189,13 @@ TapPlan::TapPlan(const ConvChoice& choice)
       max_taps(most_taps(conv)),
       k_block(pass_of_k(*this)),
       source_step(step_of_source(*this)),
-      grid(BlockGrid::within(conv.images, conv.y.longest_phase(), cache::source_block(),
-                             [&](int64_t rows) {
-                               return terms * Scratch(conv.y, conv.x, rows).image() * pitch * item;
-                             })) {
+      grid(BlockGrid::within(
+          conv.images, conv.y.longest_phase(), cache::source_block(), [&](int64_t rows) {
+            const int64_t read = terms * Scratch(conv.y, conv.x, rows).image() * pitch * item;
+            const int64_t written =
+                rows * conv.y.phases() * conv.x.output * output_total * itemsize(conv.dtype);
+            return std::max(read, written / (cache::output_block() / cache::source_block()));
+          })) {
   if (strips) block_for_strips();
   else block_for_panels();
 }
