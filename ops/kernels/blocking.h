@@ -36,8 +36,8 @@ inline constexpr int64_t kSmallB = int64_t{256} << 10;
 /// A block of the source, over which all panels of B pass; they, and what is stored, have the other
 /// half.
 inline int64_t source_block() { return l2() / 2; }
-/// What it stores: panels write parts of a pixel's channels one after the other, and all of them
-/// before the first leave L2.
+/// What it stores where channels are innermost: panels write parts of a pixel's channels one after
+/// the other, and all of them before the first leave L2.
 inline int64_t output_block() { return l2(); }
 /// B of all taps for a panel of outputs, which the block's pixels read again and again.
 inline int64_t panel_of_taps() { return l2() / 3; }

@@ -192,6 +192,7 @@ TapPlan::TapPlan(const ConvChoice& choice)
       grid(BlockGrid::within(
           conv.images, conv.y.longest_phase(), cache::source_block(), [&](int64_t rows) {
             const int64_t read = terms * Scratch(conv.y, conv.x, rows).image() * pitch * item;
+            if (out_strides.c != 1) return read;  // a panel writes whole planes
             const int64_t written =
                 rows * conv.y.phases() * conv.x.output * output_total * itemsize(conv.dtype);
             return std::max(read, written / (cache::output_block() / cache::source_block()));
