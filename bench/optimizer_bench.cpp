@@ -87,12 +87,13 @@ class UpdateCase : public Case {
 
 template <class Step>
 void add_records(const Options& options, std::span<const UpdateKernel<Step>* const> list,
-                 const Step& step, int states, const UpdateKernel<Step>& reference,
-                 const UpdateKernel<Step>& (*select)(DType), Benchmarks& benchmarks) {
+                 std::string_view family, const Step& step, int states, Benchmarks& benchmarks) {
   using Kernel = UpdateKernel<Step>;
+  const Kernel& reference = select_update<Kernel>(family, DType::f64);
   for (DType dtype : options.dtypes)
     each_wanted(
-        options, list, select(dtype), [&](const Kernel& k) { return k.dtype == dtype; },
+        options, list, select_update<Kernel>(family, dtype),
+        [&](const Kernel& k) { return k.dtype == dtype; },
         [&](const Kernel& kernel) {
           // The parameter and the states are read and written, the f32 gradient is read.
           const auto bytes = static_cast<double>(2 * itemsize(dtype) + 4 + 8 * states);
@@ -110,12 +111,9 @@ void add_records(const Options& options, std::span<const UpdateKernel<Step>* con
 }  // namespace
 
 void add_optimizer(const Options& options, Benchmarks& benchmarks) {
-  add_records<SgdStep>(options, table<SgdKernel>(), kSgd, 1, select_sgd_kernel(DType::f64),
-                       select_sgd_kernel, benchmarks);
-  add_records<AdamWStep>(options, table<AdamWKernel>(), kAdamW, 2, select_adamw_kernel(DType::f64),
-                         select_adamw_kernel, benchmarks);
-  add_records<RmspropStep>(options, table<RmspropKernel>(), kRmsprop, 2,
-                           select_rmsprop_kernel(DType::f64), select_rmsprop_kernel, benchmarks);
+  add_records<SgdStep>(options, table<SgdKernel>(), "sgd", kSgd, 1, benchmarks);
+  add_records<AdamWStep>(options, table<AdamWKernel>(), "adamw", kAdamW, 2, benchmarks);
+  add_records<RmspropStep>(options, table<RmspropKernel>(), "rmsprop", kRmsprop, 2, benchmarks);
 }
 
 }  // namespace quern::bench

@@ -45,7 +45,7 @@ Layout layout_of(const std::string& path, const Header& header) {
   const std::string_view name(header.dtype, ::strnlen(header.dtype, sizeof header.dtype));
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::f64}) {
     if (to_string(dtype) != name) continue;
-    const DType state = dtype == DType::f64 ? DType::f64 : DType::f32;
+    const DType state = accumulator(dtype);
     const bool small = header.rows >= 1 && header.width >= 1 && header.states >= 0 &&
                        header.states <= 2 &&
                        header.rows <= (int64_t{1} << 56) / header.width;  // times 24 bytes fits

@@ -7,8 +7,8 @@ namespace quern::kernels::cache {
 
 inline int64_t l2() { return cache_sizes().l2; }
 
-/// Scratch for one row of outputs that a kernel takes at most: a problem beyond this is left to the
-/// reference, which has none.
+/// Scratch for one row of outputs that an engine takes at most: a problem beyond this is left to
+/// another, at last to the reference, which takes none.
 inline constexpr int64_t kMostScratch = int64_t{256} << 20;
 
 // --- The first level -----------------------------------------------------------------------------
@@ -33,12 +33,11 @@ inline constexpr int64_t kSmallB = int64_t{256} << 10;
 
 // --- Forward and dgrad (conv/taps) ---------------------------------------------------------------
 
-/// A block of the source, over which all panels of B pass; they, and what is stored, have the other
-/// half.
+/// A block of the source, over which all panels of B pass.
 inline int64_t source_block() { return l2() / 2; }
-/// What it stores where channels are innermost: panels write parts of a pixel's channels one after
-/// the other, and all of them before the first leave L2.
-inline int64_t output_block() { return l2(); }
+/// It stores so many times as much at most where channels are innermost, which is L2: panels write
+/// parts of a pixel's channels one after the other, all of them before the first leave it.
+inline constexpr int64_t kStoredBlocks = 2;
 /// B of all taps for a panel of outputs, which the block's pixels read again and again.
 inline int64_t panel_of_taps() { return l2() / 3; }
 /// What is copied of a pixel at a time where groups have few channels, which are a cache line or

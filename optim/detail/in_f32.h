@@ -14,7 +14,7 @@ namespace quern::optim {
 
 /// What an update computes in, and keeps its state in. State of bf16 and f16 parameters is f32,
 /// too, because a buffer in bf16 would round small gradients away.
-inline DType state_dtype(DType param) { return param == DType::f64 ? DType::f64 : DType::f32; }
+inline DType state_dtype(DType param) { return accumulator(param); }
 
 /// Which words of Philox rounding takes, and what rounds.
 struct Draw {

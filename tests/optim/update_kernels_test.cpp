@@ -80,7 +80,8 @@ TEST_CASE("dispatch takes the best kernel that the cap leaves") {
   test::each_cap({Isa::portable, Isa::avx2, Isa::avx512}, table<SgdKernel>(), [](Isa isa) {
     CHECK(select_sgd_kernel(DType::f32).name == "sgd_f32_" + std::string(to_string(isa)));
     CHECK(select_adamw_kernel(DType::f32).name == "adamw_f32_" + std::string(to_string(isa)));
-    CHECK(select_rmsprop_kernel(DType::f32).name == "rmsprop_f32_" + std::string(to_string(isa)));
+    CHECK(select_update<RmspropKernel>("rmsprop", DType::f32).name ==
+          "rmsprop_f32_" + std::string(to_string(isa)));
   });
   CHECK(select_sgd_kernel(DType::f32).name == expected_f32(table<SgdKernel>()));
   CHECK(&select_sgd_kernel(DType::bf16) == &select_sgd_kernel(DType::f32));

@@ -24,6 +24,14 @@ V decayed(double l2, V p, V g) {
   return l2 == 0 ? g : fused(constant<V>(l2), p, g);
 }
 
+/// Adam's means of the gradient and of its square.
+template <class Step, class V>
+void add_to_moments(const Step& o, V g, V& m, V& v) {
+  const auto c = constant<V>;
+  m = fused(c(1 - o.beta1), g - m, m);
+  v = fused(c(o.beta2), v, c(1 - o.beta2) * g * g);
+}
+
 template <class V>
 void update(const SgdStep& o, V& p, V g, V& buffer, V&) {
   const auto c = constant<V>;
@@ -39,8 +47,7 @@ template <class V>
 void update(const AdamWStep& o, V& p, V g, V& m, V& v) {
   const auto c = constant<V>;
   g = decayed(o.l2, p, g);
-  m = fused(c(1 - o.beta1), g - m, m);
-  v = fused(c(o.beta2), v, c(1 - o.beta2) * g * g);
+  add_to_moments(o, g, m, v);
   const V by = quotient(c(o.step_size) * m, fused(square_root(v), c(o.scale), c(o.eps)));
   p = fused(c(o.decay), p, -by);
 }
@@ -86,8 +93,7 @@ template <class V>
 void update(const NAdamStep& o, V& p, V g, V& m, V& v) {
   const auto c = constant<V>;
   g = decayed(o.l2, p, g);
-  m = fused(c(1 - o.beta1), g - m, m);
-  v = fused(c(o.beta2), v, c(1 - o.beta2) * g * g);
+  add_to_moments(o, g, m, v);
   const V by = fused(c(o.by_grad), g, c(o.by_moment) * m);
   p = p - quotient(by, fused(square_root(v), c(o.scale), c(o.eps)));
 }
@@ -96,8 +102,7 @@ template <class V>
 void update(const RAdamStep& o, V& p, V g, V& m, V& v) {
   const auto c = constant<V>;
   g = decayed(o.l2, p, g);
-  m = fused(c(1 - o.beta1), g - m, m);
-  v = fused(c(o.beta2), v, c(1 - o.beta2) * g * g);
+  add_to_moments(o, g, m, v);
   if (o.rectified) p = p - quotient(c(o.step_size) * m, square_root(v) + c(o.eps));
   else p = fused_minus(c(o.step_size), m, p);
 }
@@ -113,10 +118,7 @@ void update(const AsgdStep& o, V& p, V g, V& ax, V&) {
 template <class V>
 void update(const LambStep& o, V& p, V g, V& m, V& v) {
   const auto c = constant<V>;
-  if (o.measures) {
-    m = fused(c(1 - o.beta1), g - m, m);
-    v = fused(c(o.beta2), v, c(1 - o.beta2) * g * g);
-  }
+  if (o.measures) add_to_moments(o, g, m, v);
   const V by = quotient(c(o.by_m) * m, fused(square_root(v), c(o.by_v), c(o.eps)));
   const V u = decayed(o.weight_decay, p, by);
   p = o.measures ? u : fused_minus(c(o.rate), u, p);

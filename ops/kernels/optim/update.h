@@ -11,7 +11,7 @@ namespace quern::kernels {
 template <class Kernel>
 const Kernel& select_update(std::string_view family, DType param) {
   check(is_floating(param), family, "parameters: expected bf16, f16, f32 or f64, got {}", param);
-  const DType dtype = param == DType::f64 ? DType::f64 : DType::f32;
+  const DType dtype = accumulator(param);
   return *select<Kernel>(family, [=](const Kernel& record) { return record.dtype == dtype; });
 }
 inline const SgdKernel& select_sgd_kernel(DType param) {
@@ -19,9 +19,6 @@ inline const SgdKernel& select_sgd_kernel(DType param) {
 }
 inline const AdamWKernel& select_adamw_kernel(DType param) {
   return select_update<AdamWKernel>("adamw", param);
-}
-inline const RmspropKernel& select_rmsprop_kernel(DType param) {
-  return select_update<RmspropKernel>("rmsprop", param);
 }
 
 }  // namespace quern::kernels

@@ -25,6 +25,8 @@ class DepthwisePlanes {
       : p_(plan.problem),
         y_(plan.y),
         x_(plan.x),
+        rows_(plan.y_phases[0]),
+        columns_(plan.x_phases[0]),
         kernel_(plan.kernel),
         source_(static_cast<const T*>(source)),
         out_(static_cast<T*>(output)),
@@ -33,9 +35,9 @@ class DepthwisePlanes {
         planes_(p_.n * p_.ic / inside_),
         items_(y_.source * x_.source * inside_),
         out_items_(y_.output * x_.output * inside_),
-        before_(inside_ * std::max<int64_t>(0, -x_.phase(0).offset)),
+        before_(inside_ * std::max<int64_t>(0, -columns_.offset)),
         behind_(std::max<int64_t>(
-            0, inside_ * (x_.output + x_.phase(0).last_offset() - x_.source) + kVector)),
+            0, inside_ * (x_.output + columns_.last_offset() - x_.source) + kVector)),
         pitch_(inside_ == 1 ? padded_channels(p_.oc) : 2 * kVector),
         copies_(before_ + items_ + behind_),
         outs_(out_items_ + kVector),
@@ -65,22 +67,21 @@ class DepthwisePlanes {
  private:
   /// Plane i of those before `end` that one thread makes in their order.
   void run_plane(int64_t i, int64_t end) const {
-    const Phase rows = y_.phase(0), columns = x_.phase(0);
     const int64_t channel = inside_ == 1 ? i % p_.ic : 0, width = x_.output * inside_;
     const DepthwisePlane plane{.source = readable(i),
                                .height = y_.source,
                                .width = x_.source * inside_,
                                .rows = p_.kh,
                                .taps = p_.kw,
-                               .weight_row = rows.kernel_step * p_.kw * pitch_,
-                               .weight_tap = columns.kernel_step * pitch_,
+                               .weight_row = rows_.kernel_step * p_.kw * pitch_,
+                               .weight_tap = columns_.kernel_step * pitch_,
                                .out_height = y_.output,
                                .out_width = width,
-                               .top = rows.offset,
-                               .left = columns.offset * inside_,
-                               .step = columns.offset_step * inside_,
+                               .top = rows_.offset,
+                               .left = columns_.offset * inside_,
+                               .step = columns_.offset_step * inside_,
                                .channels = inside_ == 1 ? 0 : inside_};
-    const float* weight = weight_ + (rows.kernel * p_.kw + columns.kernel) * pitch_ + channel;
+    const float* weight = weight_ + (rows_.kernel * p_.kw + columns_.kernel) * pitch_ + channel;
     const DepthwiseActivation after{after_.shift ? after_.shift + channel : nullptr,
                                     after_.activation};
     T* to = out_ + i * out_items_;
@@ -113,6 +114,7 @@ class DepthwisePlanes {
 
   const ConvProblem& p_;
   const Axis &y_, &x_;
+  const Phase &rows_, &columns_;  // the only ones
   const DepthwiseKernel& kernel_;
   const T* const source_;
   T* const out_;

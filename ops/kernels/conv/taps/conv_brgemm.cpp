@@ -195,7 +195,7 @@ TapPlan::TapPlan(const ConvChoice& choice)
             if (out_strides.c != 1) return read;  // a panel writes whole planes
             const int64_t written =
                 rows * conv.y.phases() * conv.x.output * output_total * itemsize(conv.dtype);
-            return std::max(read, written / (cache::output_block() / cache::source_block()));
+            return std::max(read, written / cache::kStoredBlocks);
           })) {
   if (strips) block_for_strips();
   else block_for_panels();
