@@ -35,25 +35,29 @@ Tensor conv2d(const Tensor& x_any, const Tensor& weight_any, const Tensor& bias,
 
   // dx: the same sum from the outputs' side; dweight[o,c,r,s] = Σ dy[n,o,i,j] · x[n,c,...];
   // dbias[o] = Σ dy. Each saves only what the other needs.
-  return record("conv2d", y, {x, weight, bias},
-                [problem, x = weight.requires_grad() ? SavedTensor(kOp, source) : SavedTensor(),
-                 weight = x.requires_grad() ? SavedTensor(kOp, weight) : SavedTensor(),
-                 weight_shape = weight.shape()](const Tensor& dy_any, Needs needs) -> Tensors {
-                  const Tensor dy = raw::contiguous(dy_any, problem.format);
-                  Tensors gradients(3);
-                  if (needs[0]) {
-                    gradients[0] =
-                        empty(detail::input_shape(problem), problem.dtype, problem.format);
-                    detail::convolve(problem, ConvPass::dgrad, dy, weight.get(), gradients[0]);
-                  }
-                  if (needs[1])
-                    gradients[1] = detail::conv_weight_gradient(problem, weight_shape, x.get(), dy);
-                  if (needs[2]) {
-                    gradients[2] = empty({problem.oc}, accumulator(problem.dtype));
-                    conv_bias_grad(problem, dy.data_ptr(), gradients[2].out_ptr());
-                  }
-                  return gradients;
-                });
+  return record(
+      "conv2d", y, {x, weight, bias},
+      [problem, x = weight.requires_grad() ? SavedTensor(kOp, source) : SavedTensor(),
+       weight = x.requires_grad() ? SavedTensor(kOp, weight) : SavedTensor(),
+       weight_shape = weight.shape()](const Tensor& dy_any, Needs needs) -> Tensors {
+        const Tensor dy = raw::contiguous(dy_any, problem.format);
+        Tensors gradients(3);
+        if (needs[0])
+          gradients[0] = empty(detail::input_shape(problem), problem.dtype, problem.format);
+        if (needs[0] && needs[1] && detail::differentiates_at_once(problem)) {
+          gradients[1] = detail::convolve_back(problem, dy, weight.get(), gradients[0],
+                                               {.x = x.get().data_ptr()});
+        } else {
+          if (needs[0]) detail::convolve(problem, ConvPass::dgrad, dy, weight.get(), gradients[0]);
+          if (needs[1])
+            gradients[1] = detail::conv_weight_gradient(problem, weight_shape, x.get(), dy);
+        }
+        if (needs[2]) {
+          gradients[2] = empty({problem.oc}, accumulator(problem.dtype));
+          conv_bias_grad(problem, dy.data_ptr(), gradients[2].out_ptr());
+        }
+        return gradients;
+      });
 }
 
 }  // namespace quern

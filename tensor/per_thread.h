@@ -10,13 +10,16 @@ template <class T>
 class PerThread {
  public:
   explicit PerThread(int64_t items)
-      : pitch_((items + kApart - 1) / kApart * kApart),
+      : pitch_(items == 0 ? 0 : (items + kLine - 1) / kLine * kLine + kApart),
         all_(num_threads() * pitch_ * static_cast<int64_t>(sizeof(T))) {}
   /// That of the calling thread; aligned to a cache line, which no other thread writes.
   T* get() const { return all_.as<T>() + thread_index() * pitch_; }
 
  private:
-  static constexpr int64_t kApart = 64;
+  static constexpr int64_t kLine = 64;
+  /// A page: prefetchers run ahead of what a thread reads and writes, up to the page's end, and
+  /// would take lines from the thread whose they are.
+  static constexpr int64_t kApart = 4096 / static_cast<int64_t>(sizeof(T));
   int64_t pitch_;
   Workspace all_;
 };

@@ -141,15 +141,42 @@ Dims packing_parameters(const ConvPlan& plan) {
           plan.bf16_terms};
 }
 
-void convolve(const ConvProblem& problem, ConvPass pass, const Tensor& source, const Tensor& weight,
-              const Tensor& out, const Epilogue& epilogue, const ChannelMap& prologue) {
-  ConvProblem p = problem;
+namespace {
+
+/// f(the plan, the weight as it has packed it).
+template <class F>
+void with_packed(ConvProblem p, ConvPass pass, const Tensor& weight, const Epilogue& epilogue,
+                 const ChannelMap& prologue, F f) {
   p.maps = prologue.scale != nullptr, p.sums = epilogue.first != nullptr;
   const auto plan = conv_plan(p, pass);
   const auto packed = packed_copy(
       weight, plan->kernel->name, *plan->gemm, plan->packed_bytes(),
       [&](void* to) { pack_weight(*plan, weight, to); }, packing_parameters(*plan));
-  plan->run(source.data_ptr(), packed->data(), out.out_ptr(), epilogue, prologue);
+  f(*plan, packed->data());
+}
+
+}  // namespace
+
+void convolve(const ConvProblem& problem, ConvPass pass, const Tensor& source, const Tensor& weight,
+              const Tensor& out, const Epilogue& epilogue, const ChannelMap& prologue) {
+  with_packed(problem, pass, weight, epilogue, prologue,
+              [&](const ConvPlan& plan, const void* packed) {
+                plan.run(source.data_ptr(), packed, out.out_ptr(), epilogue, prologue);
+              });
+}
+
+bool differentiates_at_once(const ConvProblem& problem) {
+  return problem.groups > 1 && conv_plan(problem, ConvPass::dgrad)->differentiates_at_once();
+}
+
+Tensor convolve_back(const ConvProblem& problem, const Tensor& dy, const Tensor& weight,
+                     const Tensor& dx, const Epilogue& epilogue) {
+  const Tensor dw = empty(weight.shape(), accumulator(problem.dtype));
+  with_packed(problem, ConvPass::dgrad, weight, epilogue, {},
+              [&](const ConvPlan& plan, const void* packed) {
+                plan.run_both(dy.data_ptr(), packed, dx.out_ptr(), dw.out_ptr(), epilogue);
+              });
+  return dw;
 }
 
 Tensor conv_weight_gradient(const ConvProblem& problem, const Shape& shape, const Tensor& x,

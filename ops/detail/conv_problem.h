@@ -27,6 +27,11 @@ void convolve(const kernels::ConvProblem& problem, kernels::ConvPass pass, const
 Tensor conv_weight_gradient(const kernels::ConvProblem& problem, const Shape& shape,
                             const Tensor& x, const Tensor& dy,
                             const kernels::ChannelMap& prologue = {});
+/// Has the problem a kernel that computes both gradients in one pass over x, dy and dx?
+bool differentiates_at_once(const kernels::ConvProblem& problem);
+/// It: dx as convolve() leaves it, whose epilogue has x (ConvPlan::run_both), and dweight.
+Tensor convolve_back(const kernels::ConvProblem& problem, const Tensor& dy, const Tensor& weight,
+                     const Tensor& dx, const kernels::Epilogue& epilogue);
 
 /// What runs a pass of it best, multiplying f32 as float32_matmul_precision.h tells. Made once for
 /// a problem and kept; beyond 1024 of them, all are made anew.

@@ -79,10 +79,13 @@ Stage run_forward(const ConvStage& stage, const Tensor& x, const Stage* before, 
           current_module()};
 }
 
+/// `dw`: where the weight's gradient goes if the same pass computes it, of the epilogue's x; or
+/// null.
 void input_gradient(const Stage& stage, const Tensor& dy, const Tensor& dx,
-                    const Epilogue& epilogue) {
+                    const Epilogue& epilogue, Tensor* dw = nullptr) {
   const Span span = Span::of_backward("conv2d", stage.module);
-  convolve(stage.problem, ConvPass::dgrad, dy, stage.weight.get(), dx, epilogue);
+  if (dw) *dw = convolve_back(stage.problem, dy, stage.weight.get(), dx, epilogue);
+  else convolve(stage.problem, ConvPass::dgrad, dy, stage.weight.get(), dx, epilogue);
 }
 
 /// Where the inputs of the node, and their gradients, are: x, then those of each stage.
@@ -179,8 +182,9 @@ struct Trained {
     return {dy, dshortcut};
   }
 
-  /// From the gradient of the y of stage i to that of the stage before it.
-  Tensor pass_back(size_t i, const Tensor& dy, Tensors& gradients) const {
+  /// From the gradient of the y of stage i to that of the stage before it. `dw`: as
+  /// input_gradient's.
+  Tensor pass_back(size_t i, const Tensor& dy, Tensors& gradients, Tensor* dw) const {
     const Stage& stage = stages[i - 1];
     const Tensor sums = empty({2, stage.problem.oc}, DType::f64), dz = empty_like(stage.y);
     double *sum_dz = sums.out<double>(), *sum_dzy = sum_dz + stage.problem.oc;
@@ -189,7 +193,8 @@ struct Trained {
                     .map = stage.map(),
                     .x = stage.y.data_ptr(),
                     .first = sum_dz,
-                    .second = sum_dzy});
+                    .second = sum_dzy},
+                   dw);
     const ChannelGradients g = channel_gradients(i - 1, sum_dz, sum_dzy, gradients);
 
     VerboseOp line("batch_norm_bwd");
@@ -232,11 +237,25 @@ struct Trained {
                             : projected && (needs[kX] || needs_weight(depth()));
     auto [dy, dshortcut] = part(dout, wanted, gradients);
     done_with(mask, stages[depth() - 1].y, stages.back().y);
+    const auto place_at_once = [&](size_t i) {
+      return needs_weight(i) && differentiates_at_once(stages[i].problem)
+                 ? &gradients[StagePlaces(i).weight]
+                 : nullptr;
+    };
     for (size_t i = depth() - 1; i > 0; --i) {
-      differentiate_weight(i, stages[i - 1].y, before(i), dy);
-      dy = pass_back(i, dy, gradients);
+      Tensor* const dw = place_at_once(i);
+      if (!dw) differentiate_weight(i, stages[i - 1].y, before(i), dy);
+      dy = pass_back(i, dy, gradients, dw);
       done_with(stages[i - 1].y);
     }
+    if (shortcut == Shortcut::none && needs[kX])
+      if (Tensor* const dw = place_at_once(0)) {
+        const Tensor input = x.get(), dx = empty_like(input);
+        input_gradient(stages[0], dy, dx, {.x = input.data_ptr()}, dw);
+        done_with(x);
+        gradients[kX] = dx;
+        return;
+      }
     if (needs_weight(0) || (projected && needs_weight(depth()))) {
       const Tensor input = x.get();
       differentiate_weight(0, input, nullptr, dy);

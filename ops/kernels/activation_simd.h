@@ -36,6 +36,14 @@ V activated(V v, Activation activation) {
   return v;
 }
 
+/// silu of v, and its slope there, by one exponential.
+template <class V>
+V silu(V v, V& slope) {
+  const V s = quotient(V(1), V(1) + exponential(-v));
+  slope = s * fused(v, V(1) - s, V(1));
+  return v * s;
+}
+
 /// Calls f with the constant that `activation` is.
 template <class F>
 void as_constant(Activation activation, F f) {

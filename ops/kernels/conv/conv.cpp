@@ -71,4 +71,19 @@ void ConvPlan::run(const void* from, const void* with, void* to, const Epilogue&
   compute(from, with, to, epilogue, prologue);
 }
 
+void ConvPlan::run_both(const void* dy, const void* weight, void* dx, void* dw,
+                        const Epilogue& epilogue) const {
+  check(differentiates_at_once() && epilogue.x && !epilogue.residual &&
+            problem.sums == (epilogue.kind == Epilogue::Kind::gradient) &&
+            (problem.sums || epilogue.kind == Epilogue::Kind::store),
+        "conv2d", "plan: expected x and the epilogue that it was made for");
+  VerboseOp line("conv2d_bwd");
+  if (line) {
+    line.set(kernel_text_, problem_text_, formats_text_);
+    line.set_work(2 * problem.flop(), problem.bytes() + problem.n * problem.ic * problem.ih *
+                                                            problem.iw * itemsize(problem.dtype));
+  }
+  compute_both(dy, weight, dx, dw, epilogue);
+}
+
 }  // namespace quern::kernels

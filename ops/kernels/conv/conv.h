@@ -87,12 +87,21 @@ class ConvPlan : public ConvChoice {
   void run(const void* from, const void* with, void* to, const Epilogue& epilogue = {},
            const ChannelMap& prologue = {}) const;
 
+  /// Of dgrad: is there run_both()?
+  virtual bool differentiates_at_once() const { return false; }
+  /// dgrad and wgrad in one pass over x, dy and dx. x is that of the epilogue, which stores, or
+  /// takes the gradient through the map by which wgrad, too, reads x.
+  void run_both(const void* dy, const void* weight, void* dx, void* dw,
+                const Epilogue& epilogue) const;
+
  protected:
   explicit ConvPlan(const ConvChoice& choice);
 
  private:
   virtual void compute(const void* from, const void* with, void* to, const Epilogue& epilogue,
                        const ChannelMap& prologue) const = 0;
+  virtual void compute_both(const void* /*dy*/, const void* /*weight*/, void* /*dx*/, void* /*dw*/,
+                            const Epilogue&) const {}
 
   const std::string kernel_text_, problem_text_, formats_text_;  // for spans
 };

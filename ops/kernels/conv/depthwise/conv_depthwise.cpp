@@ -109,6 +109,19 @@ void DepthwisePlan::compute(const void* from, const void* with, void* to, const 
   else run_depthwise(*this, from, with, prologue, epilogue, to);
 }
 
+/// Where dgrad reads dy, and writes dx, where they lie.
+bool DepthwisePlan::differentiates_at_once() const {
+  return pass == ConvPass::dgrad && group == 1 && problem.format == MemoryFormat::channels_last &&
+         problem.oc >= kDepthwiseChannels && std::ranges::all_of(x_phases, [](const Phase& phase) {
+           return phase.taps <= 1 || (phase.taps <= kBackwardTaps && phase.offset_step == 1);
+         });
+}
+
+void DepthwisePlan::compute_both(const void* dy, const void* packed, void* dx, void* dw,
+                                 const Epilogue& epilogue) const {
+  run_depthwise_backward(*this, dy, packed, dx, static_cast<float*>(dw), epilogue);
+}
+
 QUERN_KERNELS(ConvKernel, conv, kRecords)
 
 }  // namespace quern::kernels

@@ -144,12 +144,68 @@ class DepthwisePlan final : public ConvPlan {
   const std::vector<Phase> y_phases, x_phases;
   const bool planes;  // are such that they can be convolved where they lie (planes.cpp)
 
+  /// The rows of the source that one of the output reads: of `phase`, under its live taps.
+  struct Rows {
+    const Phase& phase;
+    int64_t index;  // of the output in it
+    Axis::Range taps;
+    int64_t first(const Axis& y) const {
+      return index * y.stride() + phase.offset + taps.begin * phase.offset_step;
+    }
+    int64_t last(const Axis& y) const {
+      return index * y.stride() + phase.offset + (taps.end - 1) * phase.offset_step;
+    }
+  };
+  Rows rows_read(int64_t row) const {
+    const Phase& phase = y_phases[static_cast<size_t>(row % y.output_step)];
+    const int64_t index = row / y.output_step;
+    return {phase, index, y.live_taps(phase, index)};
+  }
+  /// The window of the row's outputs of a phase along x, and where its weight is from the first on.
+  struct Placed {
+    DepthwiseWindow window;
+    int64_t weight;
+  };
+  template <class View>
+  Placed window(const Rows& read, const Phase& along_x, const View& source, Extent channels,
+                bool prefetch) const {
+    const int64_t taps_apart = kernel.steps(group) * padded_channels(problem.oc);
+    Placed placed{{.source = source.origin,
+                   .source_row = read.phase.offset_step * source.row,
+                   .pixel = source.pixel,
+                   .width = x.source,
+                   .rows = read.taps.end - read.taps.begin,
+                   .taps = along_x.taps,
+                   .weight_row = read.phase.kernel_step * problem.kw * taps_apart,
+                   .weight_tap = along_x.kernel_step * taps_apart,
+                   .outputs = along_x.count,
+                   .stride = x.stride(),
+                   .offset = along_x.offset,
+                   .offset_step = along_x.offset_step,
+                   .channels = padded_channels(channels.size),
+                   .group = group,
+                   .weight_channel = padded_channels(problem.oc),
+                   .fresh = prefetch ? y.stride() : 0,
+                   .to_next_row = y.stride() * source.row},
+                  channels.begin};
+    if (placed.window.rows > 0 && placed.window.taps > 0) {
+      placed.window.source = source.origin + read.first(y) * source.row;
+      const int64_t first = read.phase.kernel + read.taps.begin * read.phase.kernel_step;
+      placed.weight += (first * problem.kw + along_x.kernel) * taps_apart;
+    }
+    return placed;
+  }
+
+  bool differentiates_at_once() const override;
+
  private:
   int64_t steps() const { return kernel.steps(group); }
   void widen(const void* weight, DType of_weight, float* to) const;
   void pair(uint32_t* weight) const;
   void compute(const void* from, const void* with, void* to, const Epilogue& epilogue,
                const ChannelMap& prologue) const override;
+  void compute_both(const void* dy, const void* packed, void* dx, void* dw,
+                    const Epilogue& epilogue) const override;
 };
 
 /// A row with dilated taps as several whose taps are neighbours: outputs that are offset_step apart
@@ -196,5 +252,8 @@ void run_depthwise_planes(const DepthwisePlan& plan, const void* source, const v
 bool suits_depthwise_planes(const ConvProblem& problem);
 void run_depthwise_wgrad(const DepthwisePlan& plan, const void* x, const void* dy, void* dw,
                          const ChannelMap& map);
+/// dgrad and wgrad, of channels with a filter each and innermost.
+void run_depthwise_backward(const DepthwisePlan& plan, const void* dy, const void* packed, void* dx,
+                            float* dw, const Epilogue& epilogue);
 
 }  // namespace quern::kernels

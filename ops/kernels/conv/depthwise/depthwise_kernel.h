@@ -20,6 +20,7 @@
 #pragma once
 #include <cstdint>
 
+#include "quern/ops/kernels/epilogue.h"
 #include "quern/ops/kernels/unit.h"
 
 namespace quern::kernels {
@@ -67,6 +68,21 @@ struct DepthwisePlane {
   /// A tap's weights, and shifts, are repeated to as many and a vector more.
   int64_t channels = 0;
 };
+/// Both gradients of a row of x at once, whose pixels are the outputs of a window of dy, of at most
+/// kBackwardTaps neighbouring taps: what x and dy bring to the core serves both.
+struct DepthwiseBackward {
+  const void* x;
+  void* dx;
+  int64_t pixel;  // from a pixel of x, and of dx, to the next
+  /// How x is read, whose gradient then goes through it, too (Epilogue::Kind::gradient); without a
+  /// scale: as it is.
+  ChannelMap map;
+  float* gradient;          // += Σ over pixels of x, as it is read, · dy; lies as the weight does
+  float *first, *second;    // += Σdx and Σdx·(x - center) [channels], with a map
+  int64_t to_next_row = 0;  // of x and dx, which is prefetched; 0: none
+};
+inline constexpr int64_t kBackwardTaps = 7;
+
 /// Rows of a plane's window that the kernels take.
 inline constexpr bool takes_plane_rows(int64_t rows) {
   return rows == 1 || rows == 2 || rows == 3 || rows == 5 || rows == 7;
@@ -87,6 +103,8 @@ struct DepthwiseKernel {
                       void* out);
   /// gradient[tap][channel] += Σ over outputs of source · dy.
   void (*add_gradient)(const DepthwiseWindow&, const void* dy, int64_t dy_pixel, float* gradient);
+  /// Of channels with a filter each, stride 1. `weight`, gradient: at the first tap of the window.
+  void (*backward)(const DepthwiseWindow&, const float* weight, const DepthwiseBackward&);
   /// Are groups multiplied by pairs of channels?
   bool pairs = false;
 

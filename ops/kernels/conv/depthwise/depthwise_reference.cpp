@@ -73,8 +73,34 @@ struct NaiveDepthwise {
       }
   }
 
+  static void backward(const DepthwiseWindow& w, const float* weight, const DepthwiseBackward& b) {
+    const auto of_channel = [](const void* p, int64_t c) {
+      return p ? static_cast<const float*>(p)[c] : 0;
+    };
+    for (int64_t i = 0; i < w.outputs; ++i)
+      for (int64_t c = 0; c < w.channels; ++c) {
+        const float x = static_cast<float>(static_cast<const T*>(b.x)[i * b.pixel + c]);
+        const float from_center = x - of_channel(b.map.center, c);
+        const float v = from_center * of_channel(b.map.scale, c) + of_channel(b.map.shift, c);
+        const bool mapped = b.map.scale != nullptr;
+        const float z =
+            mapped ? static_cast<float>(static_cast<T>(activated(v, b.map.activation))) : x;
+        float sum = 0;
+        each_tap(w, i, c, [&](float dy, int64_t tap) {
+          sum += dy * weight[tap];
+          b.gradient[tap] += dy * z;
+        });
+        if (mapped) {
+          sum = through(sum, v, b.map.activation);
+          b.first[c] += sum;
+          b.second[c] += sum * from_center;
+        }
+        static_cast<T*>(b.dx)[i * b.pixel + c] = static_cast<T>(sum);
+      }
+  }
+
   static constexpr DepthwiseKernel record(const char* name, DType dtype) {
-    return {name, kIsa, dtype, sum, store, store_plane, add_gradient};
+    return {name, kIsa, dtype, sum, store, store_plane, add_gradient, backward};
   }
 };
 

@@ -3,7 +3,7 @@
 // all of them that it meets under a row of taps.
 #pragma once
 #include "quern/ops/kernels/activation_simd.h"
-#include "quern/ops/kernels/conv/depthwise/depthwise_kernel.h"
+#include "quern/ops/kernels/conv/depthwise/backward_simd.h"
 #include "quern/ops/kernels/conv/depthwise/grouped_simd.h"
 
 namespace quern::kernels {
@@ -13,36 +13,10 @@ template <class T>
 struct DepthwiseLoops {
   using V = Vec<T>;
   static constexpr int64_t lanes = kLanes<T>;
-#if defined(__AVX512F__) || defined(__aarch64__)
-  static constexpr int kRegisters = 32;
-#else
-  static constexpr int kRegisters = 16;
-#endif
   /// Outputs whose sums are in registers, beside a row of taps.
   static constexpr int kOutputs = kRegisters / 4;
   /// Outputs whose dy is in registers, beside the sums of some rows of taps.
   static constexpr int kGradients = 4;
-
-  static int64_t at_most(int64_t a, int64_t b) { return a < b ? a : b; }
-
-  /// The positions [begin, end) of the windows of `outputs` outputs, from `output` on, that are no
-  /// padding: position p is pixel first + p. Taps are neighbours.
-  struct Positions {
-    int64_t first, begin, end;
-
-    Positions(const DepthwiseWindow& w, int64_t output, int64_t outputs)
-        : first(output * w.stride + w.offset), begin(first < 0 ? -first : 0) {
-      end = (outputs - 1) * w.stride + w.taps;
-      if (end > w.width - first) end = w.width - first;
-    }
-    bool has(int64_t position) const { return begin <= position && position < end; }
-  };
-
-  /// What the next row of outputs reads at these positions; `row` is at position 0.
-  static void prefetch(const DepthwiseWindow& w, const Positions& live, const T* row) {
-    for (int64_t p = live.begin; p < live.end; ++p)
-      __builtin_prefetch(row + p * w.pixel + w.to_next_row);
-  }
 
   /// The first `count` of a run's sums to elements `to`, to + apart, ...
   __attribute__((always_inline)) static void store_sums(const V (&sum)[kOutputs], int64_t count,
@@ -72,7 +46,7 @@ struct DepthwiseLoops {
         V sum[kOutputs];
         unroll<kOutputs>([&](int i) { sum[i] = V(0); });
         for (int64_t r = 0; r < w.rows; ++r, row += w.source_row, of_row += w.weight_row) {
-          if (r >= w.rows - w.fresh) prefetch(w, live, row);
+          if (r >= w.rows - w.fresh) prefetch_next(w, live, row);
           V tap[taps];
           unroll<taps>([&](int t) { tap[t] = load(of_row + t * w.weight_tap); });
 #pragma GCC unroll 32
@@ -166,7 +140,7 @@ struct DepthwiseLoops {
     V d[outputs];
     unroll<outputs>([&](int i) { d[i] = load(dy + (output + i) * dy_pixel); });
     for (int64_t r = rows - w.fresh; r < rows; ++r)
-      prefetch(w, live, source + live.first * w.pixel + r * w.source_row);
+      prefetch_next(w, live, source + live.first * w.pixel + r * w.source_row);
     if (w.fresh > 0)
       for (int i = 0; i < outputs; ++i)
         __builtin_prefetch(dy + (output + i + w.outputs) * dy_pixel);
@@ -333,7 +307,15 @@ struct DepthwiseLoops {
   }
 
   static constexpr DepthwiseKernel record(const char* name, DType dtype) {
-    return {name, kIsa, dtype, sum, store_row, store_plane, add_gradient, kMultipliesPairs<T>};
+    return {name,
+            kIsa,
+            dtype,
+            sum,
+            store_row,
+            store_plane,
+            add_gradient,
+            BackwardLoops<T>::run,
+            kMultipliesPairs<T>};
   }
 };
 

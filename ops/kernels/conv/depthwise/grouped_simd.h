@@ -8,8 +8,7 @@
 // which sum over pixels, with the same channel of the next pixel.
 #pragma once
 #include "quern/ops/kernels/activation_simd.h"
-#include "quern/ops/kernels/conv/depthwise/depthwise_kernel.h"
-#include "quern/ops/kernels/simd.h"
+#include "quern/ops/kernels/conv/depthwise/window_simd.h"
 
 namespace quern::kernels {
 namespace {
@@ -29,15 +28,6 @@ struct Sums {
     __builtin_prefetch(static_cast<const char*>(to) + i * (wide ? 4 : int64_t{sizeof(T)}), 1);
   }
 };
-
-/// to += v, but for the lanes before `first`, which another vector has added.
-template <class V>
-void add_lanes(float* to, V v, int64_t first) {
-  if (first == 0) return store(to, load(static_cast<const float*>(to)) + v);
-  float all[V::size];
-  store(all, v);
-  for (int i = static_cast<int>(first); i < static_cast<int>(V::size); ++i) to[i] += all[i];
-}
 
 /// A pixel's channels from c on, of which a lane meets one of its group at a step.
 template <class T, int group>
@@ -198,8 +188,6 @@ struct GroupedLoops {
 #endif
   /// Sums of each product of the gradient, so that additions need not wait for each other.
   static constexpr int kGradients = group < 8 ? 8 / group : 1;
-
-  static int64_t at_most(int64_t a, int64_t b) { return a < b ? a : b; }
 
   /// f(0) ... f(n-1), as constants, all in one function: else sums would be in memory.
   template <int n, class F>

@@ -25,13 +25,11 @@ class DepthwiseEngine {
  public:
   DepthwiseEngine(const DepthwisePlan& plan, const void* source, const void* packed,
                   const ChannelMap& map, const Epilogue& epilogue, void* output)
-      : p_(plan.problem),
+      : plan_(plan),
+        p_(plan.problem),
         forward_(plan.pass != ConvPass::dgrad),
-        group_(plan.group),
         y_(plan.y),
         x_(plan.x),
-        y_phases_(plan.y_phases),
-        x_phases_(plan.x_phases),
         kernel_(plan.kernel),
         gemm_(*plan.gemm),
         source_(source, p_.format, p_.n, p_.ic, y_.source, x_.source,
@@ -64,7 +62,7 @@ class DepthwiseEngine {
   bool by_row() const { return !plain_ && out_strides_.c == 1; }
   int64_t panel_width() const {
     if (source_.copied() || out_strides_.c != 1) return depthwise_panel(p_, kCopiedChannels<T>);
-    if (direct_ && group_ > 1) return depthwise_panel(p_, p_.oc, cache::grouped_weights());
+    if (direct_ && plan_.group > 1) return depthwise_panel(p_, p_.oc, cache::grouped_weights());
     return depthwise_panel(p_, p_.oc);
   }
   /// Blocks of an image's rows: as many as keep what is copied in a quarter of L2, and threads
@@ -74,34 +72,17 @@ class DepthwiseEngine {
         source_.scratch_items(1, pitch_) * static_cast<int64_t>(sizeof(T)) +
         (direct_ || by_row() ? 0 : x_.output * pitch_ * static_cast<int64_t>(sizeof(float)));
     const int64_t for_cache = ceil_div(y_.output * row_bytes, cache::depthwise_block());
-    const int64_t wanted = wanted_cells(p_.n * p_.oc * p_.oh * p_.ow * p_.kh * p_.kw * group_);
+    const int64_t wanted = wanted_cells(p_.n * p_.oc * p_.oh * p_.ow * p_.kh * p_.kw * plan_.group);
     const int64_t for_threads = ceil_div(wanted, p_.n * panels_.count);
     return std::clamp<int64_t>(std::max(for_cache, for_threads), 1, y_.output);
   }
   Extent rows_of(int64_t part) const { return piece(y_.output, row_parts_, part); }
   int64_t block_rows() const { return ceil_div(y_.output, row_parts_); }
 
-  /// The rows of the source that one of the output reads: of `phase`, under its live taps.
-  struct Rows {
-    const Phase& phase;
-    int64_t index;  // of the output in it
-    Axis::Range taps;
-    int64_t first(const Axis& y) const {
-      return index * y.stride() + phase.offset + taps.begin * phase.offset_step;
-    }
-    int64_t last(const Axis& y) const {
-      return index * y.stride() + phase.offset + (taps.end - 1) * phase.offset_step;
-    }
-  };
-  Rows rows_read(int64_t row) const {
-    const Phase& phase = y_phases_[static_cast<size_t>(row % y_.output_step)];
-    const int64_t index = row / y_.output_step;
-    return {phase, index, y_.live_taps(phase, index)};
-  }
   Extent source_rows(Extent rows) const {
     int64_t begin = y_.source, end = 0;
     for (int64_t i = rows.begin; i < rows.begin + rows.size; ++i) {
-      const Rows read = rows_read(i);
+      const DepthwisePlan::Rows read = plan_.rows_read(i);
       if (read.taps.begin >= read.taps.end) continue;
       begin = std::min(begin, read.first(y_));
       end = std::max(end, read.last(y_) + 1);
@@ -133,11 +114,10 @@ class DepthwiseEngine {
   Totals totals_of(int64_t block, Extent channels) const;
   void complete(float* sums, int64_t pixels, int64_t place, Extent channels, Totals& totals) const;
 
+  const DepthwisePlan& plan_;
   const ConvProblem& p_;
   const bool forward_;
-  const int64_t group_;  // channels of one
   const Axis &y_, &x_;
-  const std::vector<Phase>&y_phases_, &x_phases_;
   const DepthwiseKernel& kernel_;
   const GemmKernel& gemm_;  // whose tiles' widths the epilogue has
   const Source source_;
@@ -186,34 +166,12 @@ template <class T>
 template <class To>
 void DepthwiseEngine<T>::sum_row(int64_t row, const Source::View& view, Extent channels, To* to,
                                  int64_t pixel) const {
-  const Rows read = rows_read(row);
-  const int64_t taps_apart = kernel_.steps(group_) * padded_channels(p_.oc);
+  const DepthwisePlan::Rows read = plan_.rows_read(row);
   const DepthwiseActivation after =
       plain_ ? activation(epilogue_, channels.begin) : DepthwiseActivation{};
-  for (const Phase& phase : x_phases_) {
-    DepthwiseWindow window{.source = view.origin,
-                           .source_row = read.phase.offset_step * view.row,
-                           .pixel = view.pixel,
-                           .width = x_.source,
-                           .rows = read.taps.end - read.taps.begin,
-                           .taps = phase.taps,
-                           .weight_row = read.phase.kernel_step * p_.kw * taps_apart,
-                           .weight_tap = phase.kernel_step * taps_apart,
-                           .outputs = phase.count,
-                           .stride = x_.stride(),
-                           .offset = phase.offset,
-                           .offset_step = phase.offset_step,
-                           .channels = padded_channels(channels.size),
-                           .group = group_,
-                           .weight_channel = padded_channels(p_.oc),
-                           .fresh = source_.streams() ? y_.stride() : 0,
-                           .to_next_row = y_.stride() * view.row};
-    const float* weight = weight_ + channels.begin;
-    if (window.rows > 0 && window.taps > 0) {
-      window.source = view.origin + read.first(y_) * view.row;
-      const int64_t first = read.phase.kernel + read.taps.begin * read.phase.kernel_step;
-      weight += (first * p_.kw + phase.kernel) * taps_apart;
-    }
+  for (const Phase& phase : plan_.x_phases) {
+    const auto [window, first_tap] = plan_.window(read, phase, view, channels, source_.streams());
+    const float* weight = weight_ + first_tap;
     each_dense<T>(window, [&](const DepthwiseWindow& part, int64_t first, int64_t apart) {
       To* from = to + (phase.start + first * x_.output_step) * pixel;
       const int64_t step = apart * x_.output_step * pixel;
