@@ -94,6 +94,6 @@ inline constexpr int64_t kDepthwiseWeights = 16 << 10;
 /// from L2, so that pixels, which come from further away, are read and written whole.
 inline int64_t grouped_weights() { return l2() / 4; }
 /// Rows of a block that are copied, and their sums.
-inline int64_t depthwise_block() { return l2() / 4; }
+inline int64_t depthwise_block() { return l2() / 2; }
 
 }  // namespace quern::kernels::cache

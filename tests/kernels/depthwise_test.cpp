@@ -3,6 +3,7 @@
 // and conv_epilogue_test.cpp.
 #include <doctest/doctest.h>
 
+#include <array>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -26,6 +27,7 @@ const DepthwiseKernel& reference_of(DType dtype) {
 /// Results of all functions of a kernel on one window, whose tensors have more channels than it.
 struct RowResults {
   std::vector<double> sums, stored, gradient;
+  std::vector<double> with_moments, first, second;  // of channels with a filter each
   bool operator==(const RowResults&) const = default;
 };
 
@@ -59,17 +61,31 @@ RowResults run_row(const DepthwiseKernel& kernel, DepthwiseWindow w) {
   const auto floats = [](void* p) { return static_cast<float*>(p); };
   const bool pairs = kernel.steps(w.group) < w.group;
   Buffer paired(DType::bf16, pairs ? paired_weight(weight, w) : std::vector<double>{});
-  void* first = pairs ? paired.at(last_tap) : weight.at(last_tap);
+  void* packed = pairs ? paired.at(last_tap) : weight.at(last_tap);
   DepthwiseWindow window = w;
   if (pairs) window.weight_tap /= 2, window.weight_row = w.taps * tap / 2 + 1;
-  kernel.sum(window, floats(first), floats(sums.data()), pitch);
-  kernel.store(window, floats(first), {floats(shift.data()), Activation::relu6}, stored.data(),
+  kernel.sum(window, floats(packed), floats(sums.data()), pitch);
+  kernel.store(window, floats(packed), {floats(shift.data()), Activation::relu6}, stored.data(),
                pitch);
   kernel.add_gradient(w, dy.data(), pitch, floats(gradient.at(last_tap)));
   CHECK(sums.guarded());
   CHECK(stored.guarded());
   CHECK(gradient.guarded());
-  return {sums.values(), stored.values(), gradient.values()};
+  RowResults results{sums.values(), stored.values(), gradient.values(), {}, {}, {}};
+  if (w.group > 1) return results;
+  Buffer pivot(DType::f32, integers(w.channels, 6));
+  Buffer first(DType::f32, integers(w.channels, 7)), second(DType::f32, integers(w.channels, 8));
+  DepthwiseStore moments{.pivot = floats(pivot.data()),
+                         .first = floats(first.data()),
+                         .second = floats(second.data())};
+  if (w.fresh > 0) moments.to_next_row = 64;
+  kernel.store(w, floats(weight.at(last_tap)), moments, stored.data(), pitch);
+  CHECK(stored.guarded());
+  CHECK(first.guarded());
+  CHECK(second.guarded());
+  results.with_moments = stored.values();
+  results.first = first.values(), results.second = second.values();
+  return results;
 }
 
 std::vector<double> run_plane(const DepthwiseKernel& kernel, DepthwisePlane p) {
@@ -272,6 +288,48 @@ TEST_CASE("A NaN or infinity reaches the windows that hold it, and padding multi
       CHECK(same(got.dx, expected.dx));
       CHECK(same(got.dw, expected.dw));
     }
+}
+
+TEST_CASE("Forward maps rows once, in blocks, and takes moments over rows of any length") {
+  // Integers: outputs are exact, and so are the sums of distances from a pivot, which is a mean of
+  // 256 of them at most. Rows are many enough that what is copied of an image is no block.
+  int64_t ran = 0;
+  for (const Case& c : {depthwise(2, 16, {kEmulatedCpu ? 9 : 60, 700}, {3, 3}, {1, 1}, {1, 1}),
+                        depthwise(1, 40, {kEmulatedCpu ? 8 : 61, 300}, {5, 5}, {2, 2}, {2, 2}),
+                        depthwise(3, 18, {11, 12}, {3, 3}, {1, 1}, {2, 4}, {2, 4})})
+    for (DType dtype : {DType::f32, DType::bf16})
+      for (MemoryFormat format : kFormats) {
+        const auto run = [&](DType of, const ConvKernel& kernel) {
+          ConvProblem p = c.problem(of, format);
+          p.maps = p.sums = true;
+          Buffer x(of, integers(p.n * p.ic * p.ih * p.iw, 1)),
+              w(of, integers(p.oc * p.kh * p.kw, 2));
+          Buffer y(of, p.n * p.oc * p.oh * p.ow), mean(DType::f64, p.oc), m2(DType::f64, p.oc);
+          const DType wide = sum_dtype(of);
+          Buffer center(wide, integers(p.ic, 3)), scale(wide, integers(p.ic, 4));
+          Buffer shift(wide, integers(p.ic, 5));
+          const auto plan =
+              plan_conv({p, ConvPass::forward, &kernel, &select_gemm_kernel(p.dtype)});
+          plan->run(x.data(), packed_weight(*plan, w).data(), y.data(),
+                    {.kind = Epilogue::Kind::moments, .first = mean.data(), .second = m2.data()},
+                    {center.data(), scale.data(), shift.data(), Activation::relu6});
+          CHECK(y.guarded());
+          return std::array{y.values(), mean.values(), m2.values()};
+        };
+        const auto expected = run(DType::f64, conv_kernel("reference"));
+        const auto got = run(dtype, conv_kernel("depthwise"));
+        CHECK(got[0] == rounded(expected[0], dtype));
+        const ConvProblem p = c.problem(dtype, format);
+        const double pixels = static_cast<double>(p.n * p.oh * p.ow);
+        for (size_t i = 0; i < got[1].size(); ++i) {
+          // As conv_epilogue_test.cpp has it: 258 roundoffs of the distances and of their squares.
+          const double bound = 2 * 258 * kRoundoff, m2 = expected[2][i];
+          CHECK(std::abs(got[1][i] - expected[1][i]) <= bound * std::sqrt(2 * m2 / pixels));
+          CHECK(std::abs(got[2][i] - m2) <= bound * m2);
+        }
+        ++ran;
+      }
+  CHECK(ran == 12);
 }
 
 TEST_CASE("Depthwise results have the same bits with 1, 2 and 3 threads") {

@@ -1,6 +1,7 @@
 // What the passes of conv_depthwise share: where they read, and the cut into panels of channels.
 #pragma once
 #include <cstddef>
+#include <cstring>
 #include <vector>
 
 #include "quern/ops/kernels/blocking.h"
@@ -81,6 +82,8 @@ class DepthwiseSource {
   int64_t scratch_items(int64_t rows, int64_t panel) const {
     return copied_ ? rows * width_ * pitch(panel) : 0;
   }
+  /// Is each pixel mapped where it lies, its channels together?
+  bool maps_pixels() const { return copied_ && strides_.c == 1; }
   /// Pixel 0 of row 0, had the view all rows; distances of rows and pixels.
   struct View {
     const T* origin;
@@ -94,15 +97,28 @@ class DepthwiseSource {
     copy(from + rows.begin * strides_.y, rows.size, channels, scratch, pixel);
     return {scratch - rows.begin * row, row, pixel};
   }
+  /// The same, where scratch holds the rows `held` from an earlier view of the image: those that
+  /// are wanted again are moved, not made again.
+  View view(int64_t image, Extent rows, Extent channels, T* scratch, Extent& held) const {
+    const int64_t row = width_ * pitch(channels.size), held_end = held.begin + held.size;
+    int64_t kept = 0;
+    if (copied_ && held.begin <= rows.begin && rows.begin < held_end) {
+      kept = std::min(held_end - rows.begin, rows.size);
+      std::memmove(scratch, scratch + (rows.begin - held.begin) * row,
+                   static_cast<size_t>(kept * row) * sizeof(T));
+    }
+    held = rows;
+    return view(image, {rows.begin + kept, rows.size - kept}, channels, scratch + kept * row);
+  }
 
  private:
   static int64_t pitch(int64_t panel) { return round_up(panel, kDepthwiseChannels); }
 
   void copy(const T* from, int64_t rows, Extent channels, T* to, int64_t pixel) const {
     if (channels.size < kDepthwiseChannels) std::fill_n(to, rows * width_ * pixel, T{});
-    // The rows of a plane follow each other.
-    const int64_t pieces = strides_.c == 1 ? rows : 1,
-                  pixels = rows * width_ / std::max<int64_t>(1, pieces);
+    // Rows follow each other, but for those with gaps.
+    const bool follow = strides_.c != 1 || strides_.y == width_ * strides_.x;
+    const int64_t pieces = follow ? 1 : rows, pixels = rows * width_ / std::max<int64_t>(1, pieces);
     for (int64_t i = 0; i < pieces; ++i, from += strides_.y, to += pixels * pixel) {
       MapCopy matrix{.src = from,
                      .src_stride = strides_.x,
@@ -235,7 +251,7 @@ inline bool is_plain(const Epilogue& epilogue) {
           only_clamps(epilogue.activation));
 }
 /// What of it they do, from a channel on.
-inline DepthwiseActivation activation(const Epilogue& epilogue, int64_t channel) {
+inline DepthwiseStore activation(const Epilogue& epilogue, int64_t channel) {
   if (epilogue.kind != Epilogue::Kind::activate) return {};
   const auto* shift = static_cast<const float*>(epilogue.map.shift);
   return {shift ? shift + channel : nullptr, epilogue.activation};

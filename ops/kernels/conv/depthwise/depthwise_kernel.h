@@ -29,10 +29,16 @@ namespace quern::kernels {
 /// multiple of a kernel's vector, the last vector overlaps the one before.
 inline constexpr int64_t kDepthwiseChannels = 16;
 
-/// What becomes of stored sums: + shift, then through an activation that only clamps.
-struct DepthwiseActivation {
+/// What becomes of stored sums: + shift, then through an activation that only clamps. Or, of
+/// channels with a filter each, they are stored as they are, and their moments are taken: first +=
+/// Σ(sum - pivot) and second += Σ(sum - pivot)², before they are rounded.
+struct DepthwiseStore {
   const float* shift = nullptr;  // [channels]; null: 0
   Activation activation = Activation::none;
+  const float* pivot = nullptr;               // [channels], with moments
+  float *first = nullptr, *second = nullptr;  // null: no moments
+  /// To the next row of what is stored, whose lines are owned meanwhile; 0: none.
+  int64_t to_next_row = 0;
 };
 
 /// Which pixels a row of outputs reads. Output i meets, under tap (r, t), pixel
@@ -95,12 +101,11 @@ struct DepthwiseKernel {
   /// out[output][channel] = Σ source · weight, in f32; or what that becomes, in dtype. `weight` is
   /// at the first tap of the window.
   void (*sum)(const DepthwiseWindow&, const float* weight, float* out, int64_t out_pixel);
-  void (*store)(const DepthwiseWindow&, const float* weight, const DepthwiseActivation&, void* out,
+  void (*store)(const DepthwiseWindow&, const float* weight, const DepthwiseStore&, void* out,
                 int64_t out_pixel);
   /// The outputs of a plane, rows one after the other. A row narrower than a vector (of at most
   /// kDepthwiseChannels) is written with what follows, ahead of the next: behind the last row, too.
-  void (*store_plane)(const DepthwisePlane&, const float* weight, const DepthwiseActivation&,
-                      void* out);
+  void (*store_plane)(const DepthwisePlane&, const float* weight, const DepthwiseStore&, void* out);
   /// gradient[tap][channel] += Σ over outputs of source · dy.
   void (*add_gradient)(const DepthwiseWindow&, const void* dy, int64_t dy_pixel, float* gradient);
   /// Of channels with a filter each, stride 1. `weight`, gradient: at the first tap of the window.

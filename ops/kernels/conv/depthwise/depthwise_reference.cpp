@@ -23,17 +23,22 @@ struct NaiveDepthwise {
       }
   }
 
-  static float stored(const DepthwiseActivation& a, float sum, int64_t channel) {
+  static float stored(const DepthwiseStore& a, float sum, int64_t channel) {
     return activated(a.shift ? sum + a.shift[channel] : sum, a.activation);
   }
 
   template <class To>
-  static void sum_to(const DepthwiseWindow& w, const float* weight, const DepthwiseActivation& a,
+  static void sum_to(const DepthwiseWindow& w, const float* weight, const DepthwiseStore& a,
                      To* out, int64_t out_pixel) {
     for (int64_t i = 0; i < w.outputs; ++i)
       for (int64_t c = 0; c < w.channels; ++c) {
         float sum = 0;
         each_tap(w, i, c, [&](float x, int64_t tap) { sum += x * weight[tap]; });
+        if (a.first) {
+          const float distance = sum - a.pivot[c];
+          a.first[c] += distance;
+          a.second[c] += distance * distance;
+        }
         out[i * out_pixel + c] = static_cast<To>(stored(a, sum, c));
       }
   }
@@ -42,13 +47,13 @@ struct NaiveDepthwise {
     sum_to(w, weight, {}, out, out_pixel);
   }
 
-  static void store(const DepthwiseWindow& w, const float* weight, const DepthwiseActivation& a,
+  static void store(const DepthwiseWindow& w, const float* weight, const DepthwiseStore& a,
                     void* out, int64_t out_pixel) {
     sum_to(w, weight, a, static_cast<T*>(out), out_pixel);
   }
 
-  static void store_plane(const DepthwisePlane& p, const float* weight,
-                          const DepthwiseActivation& a, void* out) {
+  static void store_plane(const DepthwisePlane& p, const float* weight, const DepthwiseStore& a,
+                          void* out) {
     for (int64_t i = 0; i < p.out_height * p.out_width; ++i) {
       const int64_t channel = p.channels == 0 ? 0 : i % p.out_width % p.channels;
       float sum = 0;

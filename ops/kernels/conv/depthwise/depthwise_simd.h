@@ -29,11 +29,34 @@ struct DepthwiseLoops {
       out.put(to + i * apart, clamped(sum[i] + shift, low, high));
     }
   }
+  /// The same from channel c on, whose first lanes another vector has, too.
+  __attribute__((always_inline)) static void store_sums(const V (&sum)[kOutputs], int64_t count,
+                                                        const DepthwiseStore& a, int64_t c,
+                                                        int64_t first_lane, Sums<T> out, int64_t to,
+                                                        int64_t apart) {
+    for (int64_t i = 0; a.to_next_row > 0 && i < count; ++i)
+      out.own(to + i * apart + a.to_next_row);
+    if (!a.first)
+      return store_sums(sum, count, a.shift ? load(a.shift + c) : V(0), Bounds(a.activation), out,
+                        to, apart);
+    const V pivot = load(a.pivot + c);
+    V first(0), second(0);
+#pragma GCC unroll 8
+    for (int i = 0; i < kOutputs; ++i) {
+      if (i >= count) break;
+      const V distance = sum[i] - pivot;
+      first += distance;
+      second = fused(distance, distance, second);
+      out.put(to + i * apart, sum[i]);
+    }
+    add_lanes(a.first + c, first, first_lane);
+    add_lanes(a.second + c, second, first_lane);
+  }
 
   // Windows whose taps are neighbours, `taps` in a row; `stride` pixels from one to the next.
 
   template <int taps, int stride>
-  static void sum_known(const DepthwiseWindow& w, const float* weight, const DepthwiseActivation& a,
+  static void sum_known(const DepthwiseWindow& w, const float* weight, const DepthwiseStore& a,
                         Sums<T> out, int64_t out_pixel) {
     constexpr int positions = (kOutputs - 1) * stride + taps;
     for (int64_t output = 0; output < w.outputs; output += kOutputs) {
@@ -59,8 +82,7 @@ struct DepthwiseLoops {
                 sum[(p - t) / stride] = fused(x, tap[t], sum[(p - t) / stride]);
           }
         }
-        store_sums(sum, count, a.shift ? load(a.shift + c) : V(0), Bounds(a.activation), out,
-                   output * out_pixel + c, out_pixel);
+        store_sums(sum, count, a, c, begin - c, out, output * out_pixel + c, out_pixel);
       }
     }
   }
@@ -79,8 +101,8 @@ struct DepthwiseLoops {
   /// As sum_known, with rows and columns exchanged: a column of neighbouring outputs' sums, each a
   /// vector along its row.
   template <int rows>
-  static void plane_known(const DepthwisePlane& p, const float* weight,
-                          const DepthwiseActivation& a, Sums<T> out) {
+  static void plane_known(const DepthwisePlane& p, const float* weight, const DepthwiseStore& a,
+                          Sums<T> out) {
     constexpr int positions = kOutputs + rows - 1;
     for (int64_t output = 0; output < p.out_height; output += kOutputs) {
       const int64_t count = at_most(kOutputs, p.out_height - output);
@@ -118,8 +140,8 @@ struct DepthwiseLoops {
     }
   }
 
-  static void store_plane(const DepthwisePlane& p, const float* weight,
-                          const DepthwiseActivation& a, void* out) {
+  static void store_plane(const DepthwisePlane& p, const float* weight, const DepthwiseStore& a,
+                          void* out) {
     const Sums<T> to{out};
     switch (p.rows) {
       case 1: return plane_known<1>(p, weight, a, to);
@@ -204,7 +226,7 @@ struct DepthwiseLoops {
 
   // Any window.
 
-  static void sum_any(const DepthwiseWindow& w, const float* weight, const DepthwiseActivation& a,
+  static void sum_any(const DepthwiseWindow& w, const float* weight, const DepthwiseStore& a,
                       Sums<T> out, int64_t out_pixel) {
     for (int64_t output = 0; output < w.outputs; output += kOutputs) {
       const int64_t count = at_most(kOutputs, w.outputs - output);
@@ -225,8 +247,7 @@ struct DepthwiseLoops {
               sum[i] = fused(load(from + i * w.stride * w.pixel), tap, sum[i]);
             }
           }
-        store_sums(sum, count, a.shift ? load(a.shift + c) : V(0), Bounds(a.activation), out,
-                   output * out_pixel + c, out_pixel);
+        store_sums(sum, count, a, c, begin - c, out, output * out_pixel + c, out_pixel);
       }
     }
   }
@@ -275,7 +296,7 @@ struct DepthwiseLoops {
     return false;
   }
 
-  static void sum_to(const DepthwiseWindow& w, const float* weight, const DepthwiseActivation& a,
+  static void sum_to(const DepthwiseWindow& w, const float* weight, const DepthwiseStore& a,
                      Sums<T> out, int64_t out_pixel) {
     if (w.group > 1)
       return of_group<T>(w.group, [&](auto loops) { loops.sum(w, weight, a, out, out_pixel); });
@@ -289,7 +310,7 @@ struct DepthwiseLoops {
     sum_to(w, weight, {}, {out, true}, out_pixel);
   }
 
-  static void store_row(const DepthwiseWindow& w, const float* weight, const DepthwiseActivation& a,
+  static void store_row(const DepthwiseWindow& w, const float* weight, const DepthwiseStore& a,
                         void* out, int64_t out_pixel) {
     sum_to(w, weight, a, {out}, out_pixel);
   }

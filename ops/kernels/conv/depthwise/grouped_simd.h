@@ -216,7 +216,7 @@ struct GroupedLoops {
         __builtin_prefetch(next + r * w.source_row + p * w.pixel);
   }
 
-  static void sum(const DepthwiseWindow& w, const float* weight, const DepthwiseActivation& a,
+  static void sum(const DepthwiseWindow& w, const float* weight, const DepthwiseStore& a,
                   Sums<T> out, int64_t out_pixel) {
     for (int64_t output = 0; output < w.outputs;) {
       const int64_t left = w.outputs - output, count = at_most(left, kOutputs);

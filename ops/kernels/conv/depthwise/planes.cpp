@@ -82,8 +82,7 @@ class DepthwisePlanes {
                                .step = columns_.offset_step * inside_,
                                .channels = inside_ == 1 ? 0 : inside_};
     const float* weight = weight_ + (rows_.kernel * p_.kw + columns_.kernel) * pitch_ + channel;
-    const DepthwiseActivation after{after_.shift ? after_.shift + channel : nullptr,
-                                    after_.activation};
+    const DepthwiseStore after{after_.shift ? after_.shift + channel : nullptr, after_.activation};
     T* to = out_ + i * out_items_;
     // What is written behind a plane is overwritten by the next of this thread, if there is one.
     const bool ends_inside = width >= kVector || (end - i - 1) * out_items_ >= kVector;
@@ -127,7 +126,7 @@ class DepthwisePlanes {
   const PerThread<T> copies_, outs_;  // a plane each
   const Workspace repeated_;          // [tap][pitch], and shifts, where several channels are inside
   const float* weight_;
-  DepthwiseActivation after_;
+  DepthwiseStore after_;
 };
 
 }  // namespace

@@ -1,12 +1,12 @@
 // Forward and dgrad of conv_depthwise.
 //
-//   for each cell (block of rows of an image, panel of channels), in parallel
+//   for each cell (rows of an image, panel of channels), in parallel, for each block of its rows
 //     copy the rows of the source that it reads, unless they are read where they lie
 //     for each row of outputs, for each phase of it along x (axis.h)
 //       sums, in registers from the first tap to the last    depthwise_simd.h
 //       the epilogue, the store                              conv/epilogue
 //
-// Sums that nothing follows go to the output at once if its channels are innermost.
+// The kernels do the latter, too, if channels are innermost and nothing, a clamp or moments follow.
 #include <algorithm>
 
 #include "quern/ops/kernels/blocking.h"
@@ -40,18 +40,20 @@ class DepthwiseEngine {
         epilogue_(epilogue),
         plain_(is_plain(epilogue) && (p_.oc >= kDepthwiseChannels || !epilogue.map.shift)),
         direct_(plain_ && out_strides_.c == 1 && p_.oc >= kDepthwiseChannels),
+        moments_(epilogue.kind == Epilogue::Kind::moments && out_strides_.c == 1 &&
+                 p_.oc >= kDepthwiseChannels && plan.group == 1),
         panels_(p_.oc, panel_width()),
         pitch_(round_up(panels_.widest(), kDepthwiseChannels)),
         row_parts_(row_parts()),
+        block_rows_(block_rows()),
         output_(epilogue, gemm_, out_strides_, out_strides_.x, p_.oc, p_.n * row_parts_, out_),
         copies_(source_.scratch_items(most_source_rows(), pitch_)),
-        sums_(direct_ ? 0 : (by_row() ? 1 : block_rows()) * x_.output * pitch_),
+        sums_(direct_ || moments_ ? 0 : (by_row() ? 1 : block_rows_) * x_.output * pitch_),
         tiles_(direct_ ? 0 : output_.scratch_items(kTileRows)) {}
 
   void run() const {
     parallel_for(p_.n * row_parts_ * panels_.count, [&](int64_t cell) {
-      const int64_t block = cell / panels_.count;
-      run_cell(block, panels_[cell % panels_.count]);
+      run_cell(cell / panels_.count, panels_[cell % panels_.count]);
     });
     if (!plain_)
       output_.merge([&](int64_t block) { return rows_of(block % row_parts_).size * x_.output; });
@@ -61,23 +63,31 @@ class DepthwiseEngine {
   /// Are rows completed one by one, out of L1? Those of planes are copied together.
   bool by_row() const { return !plain_ && out_strides_.c == 1; }
   int64_t panel_width() const {
-    if (source_.copied() || out_strides_.c != 1) return depthwise_panel(p_, kCopiedChannels<T>);
+    if ((source_.copied() && !source_.maps_pixels()) || out_strides_.c != 1)
+      return depthwise_panel(p_, kCopiedChannels<T>);
     if (direct_ && plan_.group > 1) return depthwise_panel(p_, p_.oc, cache::grouped_weights());
-    return depthwise_panel(p_, p_.oc);
+    return depthwise_panel(p_, moments_ ? std::min(p_.oc, kStripColumns) : p_.oc);
   }
-  /// Blocks of an image's rows: as many as keep what is copied in a quarter of L2, and threads
-  /// busy.
+  /// Cells that an image's rows are cut into, to keep threads busy.
   int64_t row_parts() const {
+    const int64_t wanted = wanted_cells(p_.n * p_.oc * p_.oh * p_.ow * p_.kh * p_.kw * plan_.group);
+    return std::clamp<int64_t>(ceil_div(wanted, p_.n * panels_.count), 1, y_.output);
+  }
+  /// Do outputs go beyond L2, so that owning their lines in time pays?
+  bool streams_out() const {
+    return p_.n * out_strides_.n * static_cast<int64_t>(sizeof(T)) > cache::l2();
+  }
+  Extent rows_of(int64_t part) const { return piece(y_.output, row_parts_, part); }
+  /// Rows of a cell at a time: as many as keep what is copied where it is to be.
+  int64_t block_rows() const {
     const int64_t row_bytes =
         source_.scratch_items(1, pitch_) * static_cast<int64_t>(sizeof(T)) +
         (direct_ || by_row() ? 0 : x_.output * pitch_ * static_cast<int64_t>(sizeof(float)));
-    const int64_t for_cache = ceil_div(y_.output * row_bytes, cache::depthwise_block());
-    const int64_t wanted = wanted_cells(p_.n * p_.oc * p_.oh * p_.ow * p_.kh * p_.kw * plan_.group);
-    const int64_t for_threads = ceil_div(wanted, p_.n * panels_.count);
-    return std::clamp<int64_t>(std::max(for_cache, for_threads), 1, y_.output);
+    const int64_t of_cell = ceil_div(y_.output, row_parts_);
+    return even_piece(
+        of_cell, std::clamp<int64_t>(cache::depthwise_block() / std::max<int64_t>(1, row_bytes), 1,
+                                     of_cell));
   }
-  Extent rows_of(int64_t part) const { return piece(y_.output, row_parts_, part); }
-  int64_t block_rows() const { return ceil_div(y_.output, row_parts_); }
 
   Extent source_rows(Extent rows) const {
     int64_t begin = y_.source, end = 0;
@@ -89,14 +99,15 @@ class DepthwiseEngine {
     }
     return {begin, std::max<int64_t>(0, end - begin)};
   }
+  /// Of a block, at most.
   int64_t most_source_rows() const {
-    int64_t most = 0;
-    for (int64_t i = 0; source_.copied() && i < row_parts_; ++i)
-      most = std::max(most, source_rows(rows_of(i)).size);
-    return most;
+    const int64_t reach = (y_.kernel - 1) * y_.dilation, last = block_rows_ - 1;
+    const int64_t rows =
+        forward_ ? last * y_.stride() + reach + 1 : (last + reach) / y_.output_step + 2;
+    return source_.copied() ? std::min(y_.source, rows) : 0;
   }
 
-  void run_cell(int64_t block, Extent channels) const;
+  void run_cell(int64_t cell, Extent channels) const;
   template <class To>
   void sum_row(int64_t row, const Source::View& view, Extent channels, To* to, int64_t pixel) const;
   template <class To>
@@ -104,6 +115,8 @@ class DepthwiseEngine {
     for (int64_t i = 0; i < rows.size; ++i)
       sum_row(rows.begin + i, view, channels, to + i * x_.output * pitch_, pitch_);
   }
+  void store_row(int64_t row, const Source::View& view, Extent channels, T* to,
+                 StripSums& sums) const;
   /// Where an image's row is in the output.
   int64_t place(int64_t image, int64_t row, int64_t channel) const {
     return image * out_strides_.n + row * out_strides_.y + channel * out_strides_.c;
@@ -125,11 +138,12 @@ class DepthwiseEngine {
   T* const out_;
   const ImageStrides out_strides_;
   const Epilogue epilogue_;
-  const bool plain_,
-      direct_;  // the kernels do all of it; and channels that lie as the kernels write them
+  const bool plain_;    // the kernels do all of it
+  const bool direct_;   // to channels that lie as the kernels write them
+  const bool moments_;  // the kernels take them
   const ChannelPanels panels_;
   const int64_t pitch_;  // of a pixel in scratch
-  const int64_t row_parts_;
+  const int64_t row_parts_, block_rows_;
   const TileOutput<T> output_;
   const PerThread<T> copies_;    // of a block's source
   const PerThread<float> sums_;  // of a block
@@ -137,28 +151,38 @@ class DepthwiseEngine {
 };
 
 template <class T>
-void DepthwiseEngine<T>::run_cell(int64_t block, Extent channels) const {
-  const int64_t image = block / row_parts_;
-  const Extent rows = rows_of(block % row_parts_);
-  const auto view =
-      source_.view(image, source_.copied() ? source_rows(rows) : Extent{}, channels, copies_.get());
-  if (direct_) {
-    for (int64_t i = rows.begin; i < rows.begin + rows.size; ++i)
-      sum_row(i, view, channels, out_ + place(image, i, channels.begin), out_strides_.x);
-  } else if (plain_) {
-    T* sums = reinterpret_cast<T*>(sums_.get());
-    sum_rows(rows, view, channels, sums);
-    copy_out(sums, image, rows, channels);
-  } else {
-    Totals totals = totals_of(block, channels);
-    const int64_t at_once = by_row() ? 1 : rows.size;
-    for (int64_t i = 0; i < rows.size; i += at_once) {
-      sum_rows({rows.begin + i, at_once}, view, channels, sums_.get());
-      complete(sums_.get(), at_once * x_.output, place(image, rows.begin + i, channels.begin),
-               channels, totals);
+void DepthwiseEngine<T>::run_cell(int64_t cell, Extent channels) const {
+  const int64_t image = cell / row_parts_;
+  const Extent all = rows_of(cell % row_parts_);
+  Totals totals = plain_ || moments_ ? Totals{} : totals_of(cell, channels);
+  StripSums moments =
+      output_.template sums<StripSums>(cell, channels.begin, moments_ ? channels.size : 0);
+  Extent held{};
+  for (int64_t at = 0; at < all.size; at += block_rows_) {
+    const Extent rows{all.begin + at, std::min(block_rows_, all.size - at)};
+    const auto view = source_.view(image, source_.copied() ? source_rows(rows) : Extent{}, channels,
+                                   copies_.get(), held);
+    if (direct_) {
+      for (int64_t i = rows.begin; i < rows.begin + rows.size; ++i)
+        sum_row(i, view, channels, out_ + place(image, i, channels.begin), out_strides_.x);
+    } else if (moments_) {
+      for (int64_t i = rows.begin; i < rows.begin + rows.size; ++i)
+        store_row(i, view, channels, out_ + place(image, i, channels.begin), moments);
+    } else if (plain_) {
+      T* sums = reinterpret_cast<T*>(sums_.get());
+      sum_rows(rows, view, channels, sums);
+      copy_out(sums, image, rows, channels);
+    } else {
+      const int64_t at_once = by_row() ? 1 : rows.size;
+      for (int64_t i = 0; i < rows.size; i += at_once) {
+        sum_rows({rows.begin + i, at_once}, view, channels, sums_.get());
+        complete(sums_.get(), at_once * x_.output, place(image, rows.begin + i, channels.begin),
+                 channels, totals);
+      }
     }
-    for (PanelSums<float>& t : totals) t.flush();
   }
+  for (PanelSums<float>& t : totals) t.flush();
+  moments.flush();
 }
 
 /// A row of outputs, `pixel` elements from one to the next.
@@ -167,8 +191,7 @@ template <class To>
 void DepthwiseEngine<T>::sum_row(int64_t row, const Source::View& view, Extent channels, To* to,
                                  int64_t pixel) const {
   const DepthwisePlan::Rows read = plan_.rows_read(row);
-  const DepthwiseActivation after =
-      plain_ ? activation(epilogue_, channels.begin) : DepthwiseActivation{};
+  const DepthwiseStore after = plain_ ? activation(epilogue_, channels.begin) : DepthwiseStore{};
   for (const Phase& phase : plan_.x_phases) {
     const auto [window, first_tap] = plan_.window(read, phase, view, channels, source_.streams());
     const float* weight = weight_ + first_tap;
@@ -178,6 +201,32 @@ void DepthwiseEngine<T>::sum_row(int64_t row, const Source::View& view, Extent c
       if constexpr (std::is_same_v<To, T>) kernel_.store(part, weight, after, from, step);
       else kernel_.sum(part, weight, from, step);
     });
+  }
+}
+
+/// A row of outputs of forward, with their moments, to where it belongs.
+template <class T>
+void DepthwiseEngine<T>::store_row(int64_t row, const Source::View& view, Extent channels, T* to,
+                                   StripSums& sums) const {
+  const Phase& phase = plan_.x_phases[0];
+  auto [window, first_tap] =
+      plan_.window(plan_.rows_read(row), phase, view, channels, source_.streams());
+  for (int64_t i = 0; i < phase.count; i += StripSums::kRows) {
+    window.outputs = std::min(StripSums::kRows, phase.count - i);
+    window.offset = phase.offset + i * window.stride;
+    const auto store = [&] {
+      each_dense<T>(window, [&](const DepthwiseWindow& part, int64_t first, int64_t apart) {
+        kernel_.store(part, weight_ + first_tap,
+                      {.pivot = sums.pivot,
+                       .first = sums.a,
+                       .second = sums.b,
+                       .to_next_row = streams_out() ? out_strides_.y : 0},
+                      to + (i + first) * out_strides_.x, apart * out_strides_.x);
+      });
+    };
+    if (sums.needs_pivot()) store(), sums.pivot_from_sums(window.outputs);
+    sums.prepare(window.outputs);
+    store();
   }
 }
 

@@ -21,6 +21,11 @@ void PanelSums<Acc, kMost>::start_pivot(const SumTile& tile, int64_t first) {
 }
 
 template <class Acc, int64_t kMost>
+void PanelSums<Acc, kMost>::pivot_from_sums(int64_t m) {
+  for (int64_t j = 0; j < n_; ++j) pivot[j] = a[j] / static_cast<Acc>(m), a[j] = b[j] = Acc{};
+}
+
+template <class Acc, int64_t kMost>
 void PanelSums<Acc, kMost>::flush() {
   if (pending_ == 0) return;
   if (moments_) {

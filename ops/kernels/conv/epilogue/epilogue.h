@@ -39,6 +39,8 @@ class PanelSums {
   bool needs_pivot() const { return moments_ && rows_ + pending_ == 0; }
   /// The tile is of the channels from `first` on.
   void start_pivot(const SumTile& tile, int64_t first = 0);
+  /// Its place is the mean of m rows, whose distances from 0 a has; the sums start anew.
+  void pivot_from_sums(int64_t m);
   /// Room for m more rows.
   void prepare(int64_t m) {
     if (pending_ + m > kRows) flush();
