@@ -91,17 +91,25 @@ class Fetches {
   }
   /// Once for each 2·kr of k, outer products for each kr.
   __attribute__((always_inline)) void step() {
+    line();
+    _mm_prefetch(prefetch_, _MM_HINT_T1);
+    _mm_prefetch(prefetch_ + 64, _MM_HINT_T1);
+    prefetch_ += prefetch_step_;
+  }
+  /// What k was too short for.
+  __attribute__((always_inline)) void rest() {
+    while (lines_ > 0) line();
+  }
+
+ private:
+  __attribute__((always_inline)) void line() {
     __builtin_prefetch(at_[0] + offset_, 1);
 #pragma GCC unroll 3
     for (int i = 1; i < End::kTensors; ++i) _mm_prefetch(at_[i] + offset_, _MM_HINT_T0);
     const int64_t move = kLines == 1 || lines_ % 2 != 0 ? stride_ - (kLines - 1) * 64 : 64;
     offset_ += --lines_ > 0 ? move : 0;
-    _mm_prefetch(prefetch_, _MM_HINT_T1);
-    _mm_prefetch(prefetch_ + 64, _MM_HINT_T1);
-    prefetch_ += prefetch_step_;
   }
 
- private:
   static constexpr int kBytes = (End::kHalf ? kNr / 2 : kNr) * End::kItem;  // of a row
   static constexpr int kLines = (kBytes + 63) / 64;
   const char* at_[End::kTensors];
@@ -146,6 +154,7 @@ struct Tiles {
           a.advance(2 * kr * item), b += 2 * kr * kNr;
         } while (b != end);
       } while (++i < tile.batch);
+      fetches.rest();
       End::complete(c, tile, row);
       fetches.next_tile();
       row += kRows;
