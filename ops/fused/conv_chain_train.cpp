@@ -164,14 +164,21 @@ struct Trained {
     const int64_t channels = last().problem.oc;
     const Tensor sums = empty({3, channels}, DType::f64);
     double *dz = sums.out<double>(), *dzy = dz + channels, *dzs = dzy + channels;
-    JoinSide side = {};
+    JoinSide branch = last().side(), side = {};
     if (shortcut == Shortcut::projection) side = projection().side();
     else dzs = nullptr;
-    join_reduce(kernel, last().size(), last().side(), side, dout.data_ptr(), mask_bits(), dz, dzy,
-                dzs);
+    // The exponential of a smooth activation, which no shortcut meets, is computed once: dz takes
+    // the place of dout.
+    const bool smooth = !only_clamps(last().activation);
+    if (smooth) branch.dv = dy.out_ptr();
+    join_reduce(kernel, last().size(), branch, side, dout.data_ptr(), mask_bits(), dz, dzy, dzs);
 
     const ChannelGradients g = channel_gradients(depth() - 1, dz, dzy, gradients);
-    if (dzs) {
+    if (smooth) {
+      branch = last().side(g, dy);
+      branch.map.activation = Activation::none;
+      join_apply(kernel, last().size(), branch, {}, dy.data_ptr(), nullptr);
+    } else if (dzs) {
       const ChannelGradients p = channel_gradients(depth(), dz, dzs, gradients);
       side = projection().side(p, dshortcut);
       join_apply(kernel, last().size(), last().side(g, dy), side, dout.data_ptr(), mask_bits());

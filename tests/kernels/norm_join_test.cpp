@@ -304,22 +304,35 @@ TEST_CASE("joins with other activations are the reference's in f64, but for roun
       const auto close = [&](double a, double b) {
         return std::fabs(a - b) <= 64 * u * (std::fabs(b) + 8) + rounding * std::fabs(b);
       };
-      const auto run = [&](const JoinKernel& k, const Problem& q, const Elements& out,
-                           const Elements& dv) {
+      const bool smooth = !only_clamps(activation);
+      const auto run = [&](const JoinKernel& k, Problem& q, const Elements& out, const Elements& dv,
+                           const Elements& dz) {
         MaskWord* mask = masks ? q.mask.data() : nullptr;
         k.forward(q.block, q.branch(), {}, out.data(), mask, false);
         Triple sums;
         for (auto& sum : sums) sum.assign(37, 0);
         double* pointers[] = {sums[0].data(), sums[1].data(), sums[2].data()};
-        k.reduce(q.block, q.branch(), {}, q.dout.data(), mask, pointers);
+        k.reduce(q.block, q.branch(dz.data()), {}, q.dout.data(), mask, pointers);
         k.apply(q.block, q.branch(dv.data()), {}, q.dout.data(), mask, false);
+        // What reduce() leaves is what apply() takes, without the activation.
+        if (!smooth) return sums;
+        const Elements from_dz = q.elements();
+        q.activation = Activation::none;
+        k.apply(q.block, q.branch(from_dz.data()), {}, dz.data(), nullptr, false);
+        q.activation = activation;
+        const double twice = q.dtype == DType::bf16 ? 4 * unit_roundoff(q.dtype) : 0;
+        q.each([&](int64_t i, int64_t) {
+          CHECK(std::fabs(from_dz.get(i) - dv.get(i)) <= twice * 64);
+        });
         return sums;
       };
-      const Elements out = p.elements(), dv = p.elements(), exact_out = exact.elements(),
-                     exact_dv = exact.elements();
-      const Triple sums = run(kernel, p, out, dv),
-                   expected = run(reference, exact, exact_out, exact_dv);
+      const Elements out = p.elements(), dv = p.elements(), dz = p.elements();
+      const Elements exact_out = exact.elements(), exact_dv = exact.elements(),
+                     exact_dz = exact.elements();
+      const Triple sums = run(kernel, p, out, dv, dz),
+                   expected = run(reference, exact, exact_out, exact_dv, exact_dz);
       p.each([&](int64_t i, int64_t) {
+        if (smooth) CHECK(close(dz.get(i), exact_dz.get(i)));
         CHECK(close(out.get(i), exact_out.get(i)));
         CHECK(close(dv.get(i), exact_dv.get(i)));
       });

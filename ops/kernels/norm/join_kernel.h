@@ -40,7 +40,8 @@ struct JoinKernel {
                   void* out, MaskWord* mask, bool streams);
   // dz = dout where the mask says so, else 0; without one, dout times the slope.
   /// sums[0] = Σdz, sums[1] = Σdz·(branch.v - center) and, if shortcut.map.center, sums[2] the same
-  /// of shortcut.v
+  /// of shortcut.v. Where branch.dv is not null and the slope is of no clamp, it becomes dz, for an
+  /// apply() without an activation; dout may be it.
   void (*reduce)(const BatchNormBlock&, const JoinSide& branch, const JoinSide& shortcut,
                  const void* dout, const MaskWord* mask, double* const* sums);
   /// dv = a·dz + b·(v - center) + c of the branch and, if it asks, the shortcut; dout may be one of

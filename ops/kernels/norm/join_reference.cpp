@@ -66,8 +66,10 @@ struct Reference {
                      const void* dout, const MaskWord* mask, double* const* sums) {
     for (int k = 0; k < (shortcut.map.center ? 3 : 2); ++k)
       for (int64_t c = 0; c < block.channels; ++c) sums[k][c] = 0;
+    const bool leaves_dz = branch.dv && !mask && !only_clamps(branch.map.activation);
     each(block, [&](int64_t i, int64_t c) {
       const double dz = differentiated(block, branch, dout, mask, i, c);
+      if (leaves_dz) static_cast<T*>(branch.dv)[i] = static_cast<T>(static_cast<P>(dz));
       sums[0][c] += dz;
       sums[1][c] += dz * deviation(branch, i, c);
       if (shortcut.map.center) sums[2][c] += dz * deviation(shortcut, i, c);

@@ -175,6 +175,7 @@ struct Join {
     // Row by row, the sums of a row's channels in L1: a sequential read reaches more of the
     // memory's bandwidth than stripes of columns narrow enough to keep their sums in registers.
     alignas(64) P all[3][kJoinChannels] = {};
+    T* const dv = static_cast<T*>(branch_.dv);
     const auto add = [](V v, P* sum) { store(sum, load(sum) + v); };
     const auto add_deviation = [](const Branch& side, V dz, int64_t i, int64_t c, auto part,
                                   P* sum) {
@@ -186,6 +187,8 @@ struct Join {
       fetch_page_ahead(branch.v + i);
       if constexpr (both) fetch_page_ahead(shortcut.v + i);
       const V dz = gradient(r, i, c, part);
+      if constexpr (Gradient::alone)
+        if (dv) put(dv + i, dz, part, false);
       add(dz, all[0] + c);
       add_deviation(branch, dz, i, c, part, all[1] + c);
       if constexpr (both) add_deviation(shortcut, dz, i, c, part, all[2] + c);
