@@ -6,6 +6,7 @@
 namespace quern::kernels::cache {
 
 inline int64_t l2() { return cache_sizes().l2; }
+inline int64_t l3() { return cache_sizes().l3; }
 
 /// Scratch for one row of outputs that an engine takes at most: a problem beyond this is left to
 /// another, at last to the reference, which takes none.

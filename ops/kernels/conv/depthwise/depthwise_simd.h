@@ -18,16 +18,31 @@ struct DepthwiseLoops {
   /// Outputs whose dy is in registers, beside the sums of some rows of taps.
   static constexpr int kGradients = 4;
 
-  /// The first `count` of a run's sums to elements `to`, to + apart, ...
-  __attribute__((always_inline)) static void store_sums(const V (&sum)[kOutputs], int64_t count,
-                                                        V shift, Bounds bounds, Sums<T> out,
-                                                        int64_t to, int64_t apart) {
-    const V low(bounds.low), high(bounds.high);
+  /// put(i, sum i) of the first `count`.
+  template <class F>
+  __attribute__((always_inline)) static void each_sum(const V (&sum)[kOutputs], int64_t count,
+                                                      F put) {
 #pragma GCC unroll 8
     for (int i = 0; i < kOutputs; ++i) {
       if (i >= count) break;
-      out.put(to + i * apart, clamped(sum[i] + shift, low, high));
+      put(i, sum[i]);
     }
+  }
+  /// The first `count` of a run's sums to elements `to`, to + apart, ...
+  __attribute__((always_inline)) static void store_sums(const V (&sum)[kOutputs], int64_t count,
+                                                        V shift, Activation activation, Sums<T> out,
+                                                        int64_t to, int64_t apart) {
+    if (activation == Activation::none)
+      return each_sum(
+          sum, count, [&](int i, V s) __attribute__((always_inline)) {
+            out.put(to + i * apart, s + shift);
+          });
+    const Bounds bounds(activation);
+    const V low(bounds.low), high(bounds.high);
+    each_sum(
+        sum, count, [&](int i, V s) __attribute__((always_inline)) {
+          out.put(to + i * apart, bounded(s + shift, low, high));
+        });
   }
   /// The same from channel c on, whose first lanes another vector has, too.
   __attribute__((always_inline)) static void store_sums(const V (&sum)[kOutputs], int64_t count,
@@ -37,18 +52,17 @@ struct DepthwiseLoops {
     for (int64_t i = 0; a.to_next_row > 0 && i < count; ++i)
       out.own(to + i * apart + a.to_next_row);
     if (!a.first)
-      return store_sums(sum, count, a.shift ? load(a.shift + c) : V(0), Bounds(a.activation), out,
-                        to, apart);
+      return store_sums(sum, count, a.shift ? load(a.shift + c) : V(0), a.activation, out, to,
+                        apart);
     const V pivot = load(a.pivot + c);
     V first(0), second(0);
-#pragma GCC unroll 8
-    for (int i = 0; i < kOutputs; ++i) {
-      if (i >= count) break;
-      const V distance = sum[i] - pivot;
-      first += distance;
-      second = fused(distance, distance, second);
-      out.put(to + i * apart, sum[i]);
-    }
+    each_sum(
+        sum, count, [&](int i, V s) __attribute__((always_inline)) {
+          const V distance = s - pivot;
+          first += distance;
+          second = fused(distance, distance, second);
+          out.put(to + i * apart, s);
+        });
     add_lanes(a.first + c, first, first_lane);
     add_lanes(a.second + c, second, first_lane);
   }
@@ -134,7 +148,7 @@ struct DepthwiseLoops {
               if (y >= r && y - r < kOutputs) sum[y - r] = fused(pixels, tap[r], sum[y - r]);
           }
         }
-        store_sums(sum, count, a.shift ? of_lanes(a.shift) : V(0), Bounds(a.activation), out,
+        store_sums(sum, count, a.shift ? of_lanes(a.shift) : V(0), a.activation, out,
                    output * p.out_width + x, p.out_width);
       }
     }

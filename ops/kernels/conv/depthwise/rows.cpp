@@ -73,9 +73,10 @@ class DepthwiseEngine {
     const int64_t wanted = wanted_cells(p_.n * p_.oc * p_.oh * p_.ow * p_.kh * p_.kw * plan_.group);
     return std::clamp<int64_t>(ceil_div(wanted, p_.n * panels_.count), 1, y_.output);
   }
-  /// Do outputs go beyond L2, so that owning their lines in time pays?
-  bool streams_out() const {
-    return p_.n * out_strides_.n * static_cast<int64_t>(sizeof(T)) > cache::l2();
+  /// To the next row of the output, if that is so large that owning its lines in time pays.
+  int64_t owned_ahead() const {
+    const bool streams = p_.n * out_strides_.n * static_cast<int64_t>(sizeof(T)) > cache::l3() / 8;
+    return streams ? out_strides_.y : 0;
   }
   Extent rows_of(int64_t part) const { return piece(y_.output, row_parts_, part); }
   /// Rows of a cell at a time: as many as keep what is copied where it is to be.
@@ -191,7 +192,8 @@ template <class To>
 void DepthwiseEngine<T>::sum_row(int64_t row, const Source::View& view, Extent channels, To* to,
                                  int64_t pixel) const {
   const DepthwisePlan::Rows read = plan_.rows_read(row);
-  const DepthwiseStore after = plain_ ? activation(epilogue_, channels.begin) : DepthwiseStore{};
+  DepthwiseStore after = plain_ ? activation(epilogue_, channels.begin) : DepthwiseStore{};
+  if (direct_) after.to_next_row = owned_ahead();
   for (const Phase& phase : plan_.x_phases) {
     const auto [window, first_tap] = plan_.window(read, phase, view, channels, source_.streams());
     const float* weight = weight_ + first_tap;
@@ -216,12 +218,10 @@ void DepthwiseEngine<T>::store_row(int64_t row, const Source::View& view, Extent
     window.offset = phase.offset + i * window.stride;
     const auto store = [&] {
       each_dense<T>(window, [&](const DepthwiseWindow& part, int64_t first, int64_t apart) {
-        kernel_.store(part, weight_ + first_tap,
-                      {.pivot = sums.pivot,
-                       .first = sums.a,
-                       .second = sums.b,
-                       .to_next_row = streams_out() ? out_strides_.y : 0},
-                      to + (i + first) * out_strides_.x, apart * out_strides_.x);
+        kernel_.store(
+            part, weight_ + first_tap,
+            {.pivot = sums.pivot, .first = sums.a, .second = sums.b, .to_next_row = owned_ahead()},
+            to + (i + first) * out_strides_.x, apart * out_strides_.x);
       });
     };
     if (sums.needs_pivot()) store(), sums.pivot_from_sums(window.outputs);
