@@ -72,13 +72,12 @@ class FoldedWeight {
 };
 
 /// activation(batch_norm(conv(x)) + residual) to y
-void run(const ConvProblem& problem, const ConvStage& stage, const Tensor& x, const Tensor& y,
+void run(const ConvPlan& plan, const ConvStage& stage, const Tensor& x, const Tensor& y,
          const void* residual, Activation activation) {
   const Span span = Span::of_module(stage.module);
-  const auto plan = conv_plan(problem, ConvPass::forward);
-  const FoldedWeight folded(*plan, stage);
-  plan->run(x.data_ptr(), folded.weight(), y.out_ptr(),
-            kernels::activate(folded.shift(), residual, activation));
+  const FoldedWeight folded(plan, stage);
+  plan.run(x.data_ptr(), folded.weight(), y.out_ptr(),
+           kernels::activate(folded.shift(), residual, activation));
 }
 
 }  // namespace
@@ -86,25 +85,30 @@ void run(const ConvProblem& problem, const ConvStage& stage, const Tensor& x, co
 Tensor detail::conv_chain_eval(const Tensor& x_any, const ConvChain& chain) {
   const Tensor x = raw::contiguous(x_any, MemoryFormat::channels_last);
   Tensor y = x;
+  const auto plan_of = [](const ConvProblem& p) { return conv_plan(p, ConvPass::forward); };
   ConvProblem p = problem_of(chain.stages[0], x.shape(), x.dtype());
+  auto plan = plan_of(p);
   for (size_t i = 0; i + 1 < chain.stages.size(); ++i) {
     ConvProblem next = problem_of(chain.stages[i + 1], output_shape(p), x.dtype());
+    auto next_plan = plan_of(next);
     // Written with the zero padding between rows that a 3×3 reads, which need not copy it then.
-    if (conv_plan(p, ConvPass::forward)->kernel->takes_gaps)
-      p.y_gap = next.x_gap = conv_plan(next, ConvPass::forward)->wanted_gap();
+    if (const int64_t gap = plan->kernel->takes_gaps ? next_plan->wanted_gap() : 0; gap > 0) {
+      p.y_gap = next.x_gap = gap;
+      plan = plan_of(p), next_plan = plan_of(next);
+    }
     const Tensor input = std::exchange(y, room_for(p));
-    run(p, chain.stages[i], input, y, nullptr, chain.stages[i].activation);
-    p = next;
+    run(*plan, chain.stages[i], input, y, nullptr, chain.stages[i].activation);
+    p = next, plan = std::move(next_plan);
   }
   // The projection's place is that of the sum: the last stage adds to what it finds there.
   const Tensor out = empty(output_shape(p), x.dtype(), MemoryFormat::channels_last);
   if (chain.shortcut == projection)
-    run(problem_of(chain.projection, x.shape(), x.dtype()), chain.projection, x, out, nullptr,
-        Activation::none);
+    run(*plan_of(problem_of(chain.projection, x.shape(), x.dtype())), chain.projection, x, out,
+        nullptr, Activation::none);
   const void* residual = chain.shortcut == none         ? nullptr
                          : chain.shortcut == projection ? out.data_ptr()
                                                         : x.data_ptr();
-  run(p, chain.stages.back(), y, out, residual, chain.stages.back().activation);
+  run(*plan, chain.stages.back(), y, out, residual, chain.stages.back().activation);
   return raw::contiguous(out, x_any.format());
 }
 
