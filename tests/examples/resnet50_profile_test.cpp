@@ -183,10 +183,12 @@ TEST_CASE("resnet50 --profile: spans nest inside of steps, rows add up to them a
                                        {"efficientnet_b0", "features.2.0.block.3.0"},
                                        {"convnext_tiny", "features.1.0.block.3"}}) {
       check_profile(mode + " --amp --channels-last --arch " + arch, "op", 2);
-      // A convolution inside of a block, and what it packs.
+      // A convolution inside of a block, and what is copied or merged. Inference of convnext_tiny
+      // may do neither: most CPUs read its patches where they lie.
       const std::string trace = folder.read("trace.json");
       CHECK_MESSAGE(has(trace, fmt::format("\"module\":\"{}\"", module)), module);
-      CHECK(has(trace, "\"cat\":\"part\""));
+      if (mode == "train" || std::string_view(arch) != "convnext_tiny")
+        CHECK(has(trace, "\"cat\":\"part\""));
     }
     check_profile(mode + " --arch mobilenet_v2", "op", 1);
   }
