@@ -152,8 +152,8 @@ bool neighbours_are_outputs(const TapConv& conv) {
 bool TapPlan::reads_in_place(int64_t gap) const {
   // Rows of taps that fall on padding are left out, single taps are not.
   return bf16_terms == 0 && conv.format == MemoryFormat::channels_last &&
-         (!conv.kw_in_k || conv.groups == 1) && padded_k(*gemm, conv.k()) == conv.k() &&
-         conv.x.reads_no_padding(gap) &&
+         (!conv.kw_in_k || (conv.groups == 1 && gap == 0)) &&
+         padded_k(*gemm, conv.k()) == conv.k() && conv.x.reads_no_padding(gap) &&
          !rows_collide(*gemm, conv.groups * conv.source_channels * conv.x.stride());
 }
 
