@@ -59,7 +59,7 @@ int64_t taps_inside(int64_t outputs, int64_t inputs, int64_t taps, int64_t strid
 
 }  // namespace
 
-Benchmark conv_benchmark(const Options& options, const ConvChoice& choice) {
+Benchmark conv_benchmark(const Options& options, const ConvChoice& choice, bool both) {
   constexpr const char* kFamilies[] = {"conv_fwd", "conv_dgrad", "conv_wgrad"};
   const ConvProblem& p = choice.problem;
   const auto real = [](int64_t n) { return static_cast<double>(n); };
@@ -67,17 +67,18 @@ Benchmark conv_benchmark(const Options& options, const ConvChoice& choice) {
   const double taps = real(taps_inside(p.oh, p.ih, p.kh, p.stride_h, p.pad_h, p.dilation_h) *
                            taps_inside(p.ow, p.iw, p.kw, p.stride_w, p.pad_w, p.dilation_w));
   const double item = real(itemsize(p.dtype));
-  const bool fused = options.fused, reads_x_too = fused && choice.pass == ConvPass::dgrad;
-  return {.name = fmt::format("{}{}/{}/{}/{}", kFamilies[static_cast<size_t>(choice.pass)],
-                              fused ? "_fused" : "", choice.name(), short_name(p.format),
-                              p.to_string()),
+  const bool fused = options.fused, reads_x_too = (fused && choice.pass == ConvPass::dgrad) || both;
+  const double products = both ? 2 : 1;
+  const char* family = both ? "conv_bwd" : kFamilies[static_cast<size_t>(choice.pass)];
+  return {.name = fmt::format("{}{}/{}/{}/{}", family, fused ? "_fused" : "", choice.name(),
+                              short_name(p.format), p.to_string()),
           .dtype = choice.gemm->a,
-          .flop = 2 * real(p.n * p.oc * p.ic / p.groups) * taps,
-          .nominal_flop = 2 * weights * real(p.n * p.oh * p.ow),
+          .flop = products * 2 * real(p.n * p.oc * p.ic / p.groups) * taps,
+          .nominal_flop = products * 2 * weights * real(p.n * p.oh * p.ow),
           .bytes =
               item * real(p.n * ((reads_x_too ? 2 : 1) * p.ic * p.ih * p.iw + p.oc * p.oh * p.ow)) +
-              weights * (choice.pass == ConvPass::wgrad ? 4 : item),
-          .make = [choice, fused] { return conv_case(choice, fused); }};
+              weights * (choice.pass == ConvPass::wgrad ? 4 : item) + (both ? weights * 4 : 0),
+          .make = [choice, fused, both] { return conv_case(choice, fused, both); }};
 }
 
 void add_conv(const Options& options, Benchmarks& benchmarks) {
@@ -86,8 +87,11 @@ void add_conv(const Options& options, Benchmarks& benchmarks) {
       each_conv_way(options, dtype, [&](const ConvWay& way) {
         for (MemoryFormat format : options.formats)
           for (const ConvShape& shape : read_conv_shapes(options, dtype, format))
-            if (const ConvChoice choice = way.choice(shape.problem, pass); is_needed(choice))
+            if (const ConvChoice choice = way.choice(shape.problem, pass); is_needed(choice)) {
               benchmarks.push_back(conv_benchmark(options, choice));
+              if (plan_conv(choice)->differentiates_at_once())
+                benchmarks.push_back(conv_benchmark(options, choice, true));
+            }
       });
 }
 

@@ -60,9 +60,10 @@ void each_conv_way(const Options& options, DType dtype, F f) {
   if (options.wants("conv_reference", false)) f(ConvWay{&conv_kernel("reference"), &best});
 }
 
-Benchmark conv_benchmark(const Options&, const kernels::ConvChoice&);
+/// `both`: dgrad and wgrad at once, of a choice of dgrad.
+Benchmark conv_benchmark(const Options&, const kernels::ConvChoice&, bool both = false);
 
 /// `fused`: with what training's chains of convolutions ask for besides (kernels/epilogue.h).
-std::unique_ptr<Case> conv_case(const kernels::ConvChoice&, bool fused);
+std::unique_ptr<Case> conv_case(const kernels::ConvChoice&, bool fused, bool both = false);
 
 }  // namespace quern::bench

@@ -30,7 +30,7 @@ struct Image {
 /// All data are integers -2 ... 2, scales and shifts, too: products and sums are exact.
 class ConvCase : public Case {
  public:
-  ConvCase(const ConvChoice& choice, bool fused)
+  ConvCase(const ConvChoice& choice, bool fused, bool both)
       : p_(choice.problem),
         image_{p_.ic, p_.ih, p_.iw, p_.format == MemoryFormat::channels_last},
         out_image_{p_.oc, p_.oh, p_.ow, image_.last} {
@@ -38,7 +38,8 @@ class ConvCase : public Case {
     const int64_t weights = p_.oc * p_.ic / p_.groups * p_.kh * p_.kw;
     const bool forward = choice.pass == ConvPass::forward, dgrad = choice.pass == ConvPass::dgrad,
                wgrad = choice.pass == ConvPass::wgrad;
-    if (!dgrad || fused) x_ = &integers(p_.dtype, inputs);
+    if (!dgrad || fused || both) x_ = &integers(p_.dtype, inputs);
+    if (both) dw_ = &result(DType::f32, weights);
     if (dgrad) dx_ = &result(p_.dtype, inputs);
     y_ = forward ? &result(p_.dtype, outputs) : &integers(p_.dtype, outputs);
     weight_ = wgrad ? &result(DType::f32, weights) : &integers(p_.dtype, weights);
@@ -71,13 +72,15 @@ class ConvCase : public Case {
         return plan_->run(
             x_->data(), packed_->data(), y_->data(),
             {.kind = fused ? Kind::moments : Kind::store, .first = first, .second = second}, map);
-      case ConvPass::dgrad:
-        return plan_->run(y_->data(), packed_->data(), dx_->data(),
-                          {.kind = fused ? Kind::gradient : Kind::store,
-                           .map = map,
-                           .x = data(x_),
-                           .first = first,
-                           .second = second});
+      case ConvPass::dgrad: {
+        const Epilogue epilogue{.kind = fused ? Kind::gradient : Kind::store,
+                                .map = map,
+                                .x = data(x_),
+                                .first = first,
+                                .second = second};
+        if (!dw_) return plan_->run(y_->data(), packed_->data(), dx_->data(), epilogue);
+        return plan_->run_both(y_->data(), packed_->data(), dx_->data(), dw_->data(), epilogue);
+      }
       case ConvPass::wgrad: return plan_->run(x_->data(), y_->data(), weight_->data(), {}, map);
     }
   }
@@ -90,7 +93,9 @@ class ConvCase : public Case {
       }
       case ConvPass::dgrad: {
         std::string text = compare_values(*dx_, [&](int64_t i) { return expected_input(i); });
-        return text.empty() && first_ ? wrong_sums(p_.ic / 2) : text;
+        if (text.empty() && first_) text = wrong_sums(p_.ic / 2);
+        if (!text.empty() || !dw_) return text;
+        return compare_values(*dw_, [&](int64_t i) { return expected_weight(i); });
       }
       case ConvPass::wgrad: break;
     }
@@ -193,7 +198,8 @@ class ConvCase : public Case {
   std::unique_ptr<const ConvPlan> plan_;
   const ConvProblem p_;
   Image image_, out_image_;
-  Operand *x_ = nullptr, *dx_ = nullptr;  // of dgrad: x if it is fused
+  Operand *x_ = nullptr, *dx_ = nullptr;  // of dgrad: x if it is fused, or of both gradients
+  Operand* dw_ = nullptr;                 // of both
   Operand *y_, *weight_;                  // or their gradients
   Operand* packed_ = nullptr;
   // Of the batch norm before; and what leaves: moments, or sums of dz.
@@ -203,8 +209,8 @@ class ConvCase : public Case {
 
 }  // namespace
 
-std::unique_ptr<Case> conv_case(const ConvChoice& choice, bool fused) {
-  return std::make_unique<ConvCase>(choice, fused);
+std::unique_ptr<Case> conv_case(const ConvChoice& choice, bool fused, bool both) {
+  return std::make_unique<ConvCase>(choice, fused, both);
 }
 
 }  // namespace quern::bench
