@@ -240,6 +240,9 @@ const std::vector<Case> kCases{
     {.n = 2, .groups = 16, .ic = 16, .oc = 16, .size = {1, 14}, .kernel = {1, 5}, .pad = {0, 2}},
     {.n = 2, .groups = 35, .ic = 35, .oc = 35, .size = {21, 13}, .kernel = {7, 1}, .pad = {3, 0}},
     {.n = 1, .groups = 3, .ic = 3, .oc = 3, .size = {11, 33}, .kernel = {2, 9}, .pad = {1, 1}},
+    // a row of taps as long as AMX's tiles are deep: fewer outputs than pixels
+    {.n = 2, .groups = 1, .ic = 4, .oc = 9, .size = {5, 40}, .kernel = {1, 8}},
+    {.n = 2, .groups = 1, .ic = 4, .oc = 9, .size = {9, 40}, .kernel = {2, 8}, .stride = {2, 4}},
     // rows of the source that are no output's: stride beyond the kernel
     {.n = 1, .groups = 24, .ic = 24, .oc = 24, .size = {9, 9}, .kernel = {1, 1}, .stride = {2, 3}},
     {.n = 1,

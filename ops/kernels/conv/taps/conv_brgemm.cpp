@@ -144,7 +144,8 @@ TapConv without_skipped_rows(const ConvChoice& choice, TapConv conv) {
 /// Does each neighbour of a source pixel stand for an output? Then tiles can run on over the end of
 /// a row where it lies.
 bool neighbours_are_outputs(const TapConv& conv) {
-  return most_taps(conv) == 1 && conv.x.stride() == 1 && conv.y.stride() == 1;
+  const bool one_tap = most_taps(conv) == 1 && !conv.kw_in_k;
+  return one_tap && conv.x.stride() == 1 && conv.y.stride() == 1;
 }
 
 }  // namespace
