@@ -17,9 +17,9 @@ class PerThread {
 
  private:
   static constexpr int64_t kLine = 64;
-  /// A page: prefetchers run ahead of what a thread reads and writes, up to the page's end, and
-  /// would take lines from the thread whose they are.
-  static constexpr int64_t kApart = 4096 / static_cast<int64_t>(sizeof(T));
+  /// Some pages: prefetchers run ahead of what a thread reads and writes, and would take lines from
+  /// the thread whose they are, which costs most where the threads' cores share no cache.
+  static constexpr int64_t kApart = (16 << 10) / static_cast<int64_t>(sizeof(T));
   int64_t pitch_;
   Workspace all_;
 };

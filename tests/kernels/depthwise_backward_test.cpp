@@ -7,9 +7,7 @@
 #include <limits>
 #include <vector>
 
-#include "conv_cases.h"
-#include "quern/ops/kernels/conv/depthwise/depthwise_kernel.h"
-#include "records.h"
+#include "depthwise_cases.h"
 #include "tensor/threads.h"
 
 using namespace quern;
@@ -17,12 +15,6 @@ using namespace quern::kernels;
 using namespace quern::test;
 
 namespace {
-
-const DepthwiseKernel& reference_of(DType dtype) {
-  return named(table<DepthwiseKernel>(),
-               dtype == DType::f32 ? "depthwise_f32_reference" : "depthwise_bf16_reference");
-}
-float* floats(void* p) { return static_cast<float*>(p); }
 
 /// A center, scale and shift for each of `channels`, integers.
 struct Map {
@@ -69,26 +61,6 @@ Gradients run_window(const DepthwiseKernel& kernel, DepthwiseWindow w, bool mapp
   return {dx.values(), dw.values(), first.values(), second.values()};
 }
 
-/// What a problem's gradients are made of.
-struct Data {
-  std::vector<double> x, w, dy;
-  Data(const ConvProblem& p, bool exact)
-      : x(numbers(p.n * p.ic * p.ih * p.iw, 1, exact)),
-        w(numbers(p.oc * p.kh * p.kw, 2, exact)),
-        dy(numbers(p.n * p.oc * p.oh * p.ow, 3, exact)) {
-    for (auto* values : {&x, &w, &dy}) *values = rounded(*values, p.dtype);
-  }
-  void make_absolute() {
-    for (auto* values : {&x, &w, &dy})
-      for (double& value : *values) value = std::abs(value);
-  }
-
- private:
-  static std::vector<double> numbers(int64_t count, uint32_t seed, bool exact) {
-    return exact ? integers(count, seed) : waves(count, seed);
-  }
-};
-
 /// `at_once`: by run_both(), else by dgrad and wgrad.
 Gradients run_plans(ConvProblem p, const ConvKernel& kernel, bool at_once, const Data& data,
                     bool mapped, Activation activation = Activation::relu) {
@@ -122,19 +94,6 @@ Gradients run_plans(ConvProblem p, const ConvKernel& kernel, bool at_once, const
   for (Buffer* buffer : {&dx, &dw, &first, &second}) CHECK(buffer->guarded());
   if (!mapped) return {dx.values(), dw.values(), {}, {}};
   return {dx.values(), dw.values(), first.values(), second.values()};
-}
-
-Case depthwise(int64_t n, int64_t channels, Pair size, Pair kernel, Pair stride, Pair pad,
-               Pair dilation = {1, 1}) {
-  return {.n = n,
-          .groups = channels,
-          .ic = channels,
-          .oc = channels,
-          .size = size,
-          .kernel = kernel,
-          .stride = stride,
-          .pad = pad,
-          .dilation = dilation};
 }
 
 /// Strides, sizes and channels of all kinds; rows longer than 256 pixels, pixels that no dy reads.
@@ -281,16 +240,9 @@ TEST_CASE("Sums of both gradients at once stay within their bounds") {
       const Gradients expected = run_plans(exact, conv_kernel("reference"), false, data, false);
       data.make_absolute();
       const Gradients size = run_plans(exact, conv_kernel("reference"), false, data, false);
-      const auto check = [](const std::vector<double>& a, const std::vector<double>& b,
-                            const std::vector<double>& magnitude, int64_t terms, DType result) {
-        for (size_t i = 0; i < a.size(); ++i)
-          if (!close(a[i], b[i], static_cast<double>(terms + 1) * magnitude[i], result))
-            return false;
-        return true;
-      };
       CAPTURE(p.to_string());
-      CHECK(check(got.dx, expected.dx, size.dx, p.kh * p.kw, dtype));
-      CHECK(check(got.dw, expected.dw, size.dw, p.n * p.oh * p.ow, DType::f32));
+      CHECK(within(got.dx, expected.dx, size.dx, p.kh * p.kw, dtype));
+      CHECK(within(got.dw, expected.dw, size.dw, p.n * p.oh * p.ow, DType::f32));
     }
 }
 
@@ -306,20 +258,12 @@ TEST_CASE(
       data.w[0] = inf;
       const Gradients got = run_plans(p, conv_kernel("depthwise"), true, data, mapped);
       const Gradients expected = run_plans(p, conv_kernel("reference"), false, data, mapped);
-      const auto same = [](const std::vector<double>& a, const std::vector<double>& b) {
-        for (size_t i = 0; i < a.size(); ++i) {
-          if (std::isnan(a[i]) != std::isnan(b[i])) return false;
-          if (std::isinf(b[i]) && a[i] != b[i]) return false;
-          if (std::isfinite(a[i]) != std::isfinite(b[i])) return false;
-        }
-        return true;
-      };
       CAPTURE(p.to_string());
       CAPTURE(mapped);
-      CHECK(same(got.dx, expected.dx));
-      CHECK(same(got.dw, expected.dw));
-      CHECK(same(got.first, expected.first));
-      CHECK(same(got.second, expected.second));
+      CHECK(same_kinds(got.dx, expected.dx));
+      CHECK(same_kinds(got.dw, expected.dw));
+      CHECK(same_kinds(got.first, expected.first));
+      CHECK(same_kinds(got.second, expected.second));
     }
 }
 

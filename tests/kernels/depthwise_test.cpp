@@ -8,9 +8,7 @@
 #include <limits>
 #include <vector>
 
-#include "conv_cases.h"
-#include "quern/ops/kernels/conv/depthwise/depthwise_kernel.h"
-#include "records.h"
+#include "depthwise_cases.h"
 #include "tensor/threads.h"
 
 using namespace quern;
@@ -18,11 +16,6 @@ using namespace quern::kernels;
 using namespace quern::test;
 
 namespace {
-
-const DepthwiseKernel& reference_of(DType dtype) {
-  return named(table<DepthwiseKernel>(),
-               dtype == DType::f32 ? "depthwise_f32_reference" : "depthwise_bf16_reference");
-}
 
 /// Results of all functions of a kernel on one window, whose tensors have more channels than it.
 struct RowResults {
@@ -58,7 +51,6 @@ RowResults run_row(const DepthwiseKernel& kernel, DepthwiseWindow w) {
   // What no output is keeps its value.
   for (int64_t i = 0; i < w.outputs * pitch; ++i) sums.set(i, 7), stored.set(i, 7);
   w.source = source.data();
-  const auto floats = [](void* p) { return static_cast<float*>(p); };
   const bool pairs = kernel.steps(w.group) < w.group;
   Buffer paired(DType::bf16, pairs ? paired_weight(weight, w) : std::vector<double>{});
   void* packed = pairs ? paired.at(last_tap) : weight.at(last_tap);
@@ -108,7 +100,6 @@ std::vector<double> run_plane(const DepthwiseKernel& kernel, DepthwisePlane p) {
     source.set(i, std::numeric_limits<double>::quiet_NaN());
     source.set(around + p.height * p.width + i, std::numeric_limits<double>::quiet_NaN());
   }
-  const auto floats = [](void* q) { return static_cast<float*>(q); };
   kernel.store_plane(p, floats(weight.at(last_row)), {floats(shift.data()), Activation::relu6},
                      out.data());
   CHECK(out.guarded());
@@ -117,26 +108,11 @@ std::vector<double> run_plane(const DepthwiseKernel& kernel, DepthwisePlane p) {
   return values;
 }
 
-/// Data like those of a network, and their magnitudes.
-struct Waves {
-  std::vector<double> x, w, dy;
-  explicit Waves(const ConvProblem& p)
-      : x(waves(p.n * p.ic * p.ih * p.iw, 1)),
-        w(waves(p.oc * p.kh * p.kw, 2)),
-        dy(waves(p.n * p.oc * p.oh * p.ow, 3)) {
-    for (auto* values : {&x, &w, &dy}) *values = rounded(*values, p.dtype);
-  }
-  void make_absolute() {
-    for (auto* values : {&x, &w, &dy})
-      for (double& value : *values) value = std::abs(value);
-  }
-};
-
 struct Passes {
   std::vector<double> y, dx, dw;
 };
 
-Passes run_passes(const ConvProblem& p, const ConvKernel& kernel, const Waves& data) {
+Passes run_passes(const ConvProblem& p, const ConvKernel& kernel, const Data& data) {
   const auto plan = [&](ConvPass pass) {
     return plan_conv({p, pass, &kernel, &select_gemm_kernel(p.dtype)});
   };
@@ -151,19 +127,6 @@ Passes run_passes(const ConvProblem& p, const ConvKernel& kernel, const Waves& d
   CHECK(dx.guarded());
   CHECK(dw.guarded());
   return {y.values(), dx.values(), dw.values()};
-}
-
-Case depthwise(int64_t n, int64_t channels, Pair size, Pair kernel, Pair stride, Pair pad,
-               Pair dilation = {1, 1}) {
-  return {.n = n,
-          .groups = channels,
-          .ic = channels,
-          .oc = channels,
-          .size = size,
-          .kernel = kernel,
-          .stride = stride,
-          .pad = pad,
-          .dilation = dilation};
 }
 
 }  // namespace
@@ -243,22 +206,15 @@ TEST_CASE("Depthwise sums stay within the bound of one f32 sum") {
         const ConvProblem p = c.problem(dtype, format);
         ConvProblem exact = p;
         exact.dtype = DType::f64;
-        Waves data(p);
+        Data data(p, false);
         const Passes got = run_passes(p, conv_kernel("depthwise"), data);
         const Passes expected = run_passes(exact, conv_kernel("reference"), data);
         data.make_absolute();
         const Passes size = run_passes(exact, conv_kernel("reference"), data);
-        const auto check = [](const std::vector<double>& a, const std::vector<double>& b,
-                              const std::vector<double>& magnitude, int64_t terms, DType result) {
-          for (size_t i = 0; i < a.size(); ++i)
-            if (!close(a[i], b[i], static_cast<double>(terms + 1) * magnitude[i], result))
-              return false;
-          return true;
-        };
         CAPTURE(p.to_string());
-        CHECK(check(got.y, expected.y, size.y, p.kh * p.kw, dtype));
-        CHECK(check(got.dx, expected.dx, size.dx, p.kh * p.kw, dtype));
-        CHECK(check(got.dw, expected.dw, size.dw, p.n * p.oh * p.ow, DType::f32));
+        CHECK(within(got.y, expected.y, size.y, p.kh * p.kw, dtype));
+        CHECK(within(got.dx, expected.dx, size.dx, p.kh * p.kw, dtype));
+        CHECK(within(got.dw, expected.dw, size.dw, p.n * p.oh * p.ow, DType::f32));
       }
 }
 
@@ -269,24 +225,16 @@ TEST_CASE("A NaN or infinity reaches the windows that hold it, and padding multi
                         depthwise(1, 4, {7, 15}, {5, 5}, {2, 2}, {2, 2})})
     for (MemoryFormat format : kFormats) {
       const ConvProblem p = c.problem(DType::f32, format);
-      Waves data(p);
+      Data data(p, false);
       data.x[data.x.size() / 3] = inf, data.x[data.x.size() / 2] = std::nan("");
       data.dy[data.dy.size() / 3] = -inf, data.dy[data.dy.size() / 2] = std::nan("");
       data.w[0] = inf;
       const Passes got = run_passes(p, conv_kernel("depthwise"), data);
       const Passes expected = run_passes(p, conv_kernel("reference"), data);
-      const auto same = [](const std::vector<double>& a, const std::vector<double>& b) {
-        for (size_t i = 0; i < a.size(); ++i) {
-          if (std::isnan(a[i]) != std::isnan(b[i])) return false;
-          if (std::isinf(b[i]) && a[i] != b[i]) return false;
-          if (std::isfinite(a[i]) != std::isfinite(b[i])) return false;
-        }
-        return true;
-      };
       CAPTURE(p.to_string());
-      CHECK(same(got.y, expected.y));
-      CHECK(same(got.dx, expected.dx));
-      CHECK(same(got.dw, expected.dw));
+      CHECK(same_kinds(got.y, expected.y));
+      CHECK(same_kinds(got.dx, expected.dx));
+      CHECK(same_kinds(got.dw, expected.dw));
     }
 }
 
@@ -339,7 +287,7 @@ TEST_CASE("Depthwise results have the same bits with 1, 2 and 3 threads") {
     for (MemoryFormat format : kFormats)
       for (DType dtype : {DType::f32, DType::bf16}) {
         const ConvProblem p = c.problem(dtype, format);
-        const Waves data(p);
+        const Data data(p, false);
         std::vector<Passes> results;
         for (int threads : {1, 2, 3}) {
           set_num_threads(threads);

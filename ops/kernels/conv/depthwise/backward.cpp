@@ -8,6 +8,7 @@
 
 #include "quern/ops/kernels/blocking.h"
 #include "quern/ops/kernels/conv/depthwise/depthwise.h"
+#include "quern/ops/kernels/conv/epilogue/epilogue.h"
 #include "quern/tensor/per_thread.h"
 
 namespace quern::kernels {
@@ -16,7 +17,7 @@ namespace {
 template <class T>
 class DepthwiseBackwardEngine {
   /// Pixels whose products are summed before the cell's sums take them in, which bounds the error.
-  static constexpr int64_t kPixels = 256;
+  static constexpr int64_t kPixels = PanelSums<float>::kRows;
 
  public:
   DepthwiseBackwardEngine(const DepthwisePlan& plan, const void* dy, const void* weight,
@@ -54,7 +55,8 @@ class DepthwiseBackwardEngine {
   }
   bool has_sums() const { return epilogue_.first != nullptr; }
 
-  /// [tap][channel], then [first, second][channel], of less than kPixels pixels; and the cell's.
+  /// [tap][channel], then [first, second][channel], of kPixels pixels at most, to the cell's; they
+  /// are 0 then.
   void flush(float* sums, int64_t part, Extent channels) const;
   void run_cell(int64_t part, Extent channels) const;
   void merge(int64_t begin, int64_t end) const;

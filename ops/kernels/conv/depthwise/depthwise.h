@@ -49,7 +49,8 @@ struct ChannelPanels {
   static int64_t units(int64_t n) { return n / kDepthwiseChannels; }
 };
 
-/// Channels of a panel that is copied on the way in or out: two cache lines, which come together.
+/// Channels of a panel that is copied on the way in or out, other than whole pixels of forward: two
+/// cache lines, which come together.
 template <class T>
 inline constexpr int64_t kCopiedChannels = 128 / sizeof(T);
 /// Channels of a panel whose weights take so many bytes, at most `most` if that is not less than

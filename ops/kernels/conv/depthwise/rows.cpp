@@ -44,6 +44,9 @@ class DepthwiseEngine {
                  p_.oc >= kDepthwiseChannels && plan.group == 1),
         panels_(p_.oc, panel_width()),
         pitch_(round_up(panels_.widest(), kDepthwiseChannels)),
+        owned_ahead_(p_.n * out_strides_.n * static_cast<int64_t>(sizeof(T)) > cache::l3() / 8
+                         ? out_strides_.y
+                         : 0),
         row_parts_(row_parts()),
         block_rows_(block_rows()),
         output_(epilogue, gemm_, out_strides_, out_strides_.x, p_.oc, p_.n * row_parts_, out_),
@@ -72,11 +75,6 @@ class DepthwiseEngine {
   int64_t row_parts() const {
     const int64_t wanted = wanted_cells(p_.n * p_.oc * p_.oh * p_.ow * p_.kh * p_.kw * plan_.group);
     return std::clamp<int64_t>(ceil_div(wanted, p_.n * panels_.count), 1, y_.output);
-  }
-  /// To the next row of the output, if that is so large that owning its lines in time pays.
-  int64_t owned_ahead() const {
-    const bool streams = p_.n * out_strides_.n * static_cast<int64_t>(sizeof(T)) > cache::l3() / 8;
-    return streams ? out_strides_.y : 0;
   }
   Extent rows_of(int64_t part) const { return piece(y_.output, row_parts_, part); }
   /// Rows of a cell at a time: as many as keep what is copied where it is to be.
@@ -143,7 +141,8 @@ class DepthwiseEngine {
   const bool direct_;   // to channels that lie as the kernels write them
   const bool moments_;  // the kernels take them
   const ChannelPanels panels_;
-  const int64_t pitch_;  // of a pixel in scratch
+  const int64_t pitch_;        // of a pixel in scratch
+  const int64_t owned_ahead_;  // to the next row of an output so large that owning its lines pays
   const int64_t row_parts_, block_rows_;
   const TileOutput<T> output_;
   const PerThread<T> copies_;    // of a block's source
@@ -193,7 +192,7 @@ void DepthwiseEngine<T>::sum_row(int64_t row, const Source::View& view, Extent c
                                  int64_t pixel) const {
   const DepthwisePlan::Rows read = plan_.rows_read(row);
   DepthwiseStore after = plain_ ? activation(epilogue_, channels.begin) : DepthwiseStore{};
-  if (direct_) after.to_next_row = owned_ahead();
+  if (direct_) after.to_next_row = owned_ahead_;
   for (const Phase& phase : plan_.x_phases) {
     const auto [window, first_tap] = plan_.window(read, phase, view, channels, source_.streams());
     const float* weight = weight_ + first_tap;
@@ -220,7 +219,7 @@ void DepthwiseEngine<T>::store_row(int64_t row, const Source::View& view, Extent
       each_dense<T>(window, [&](const DepthwiseWindow& part, int64_t first, int64_t apart) {
         kernel_.store(
             part, weight_ + first_tap,
-            {.pivot = sums.pivot, .first = sums.a, .second = sums.b, .to_next_row = owned_ahead()},
+            {.pivot = sums.pivot, .first = sums.a, .second = sums.b, .to_next_row = owned_ahead_},
             to + (i + first) * out_strides_.x, apart * out_strides_.x);
       });
     };
