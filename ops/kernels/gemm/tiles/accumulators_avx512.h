@@ -22,6 +22,15 @@ struct InColumns {
   }
 };
 
+// Words of a and b in turn, of each four the first two; the last two.
+inline __m512 interleave_lo(__m512 a, __m512 b) { return _mm512_unpacklo_ps(a, b); }
+inline __m512 interleave_hi(__m512 a, __m512 b) { return _mm512_unpackhi_ps(a, b); }
+inline __m512i interleave_lo(__m512i a, __m512i b) { return _mm512_unpacklo_epi32(a, b); }
+inline __m512i interleave_hi(__m512i a, __m512i b) { return _mm512_unpackhi_epi32(a, b); }
+/// a and b again.
+inline __m512 evens(__m512 lo, __m512 hi) { return _mm512_shuffle_ps(lo, hi, 0x88); }
+inline __m512 odds(__m512 lo, __m512 hi) { return _mm512_shuffle_ps(lo, hi, 0xdd); }
+
 template <int kRows>
 struct Accumulators {
   __m512 lo[kRows], hi[kRows];  // columns 0..15, 16..31
@@ -29,6 +38,13 @@ struct Accumulators {
   __attribute__((always_inline)) Accumulators() {
 #pragma GCC unroll 14
     for (int r = 0; r < kRows; ++r) lo[r] = hi[r] = _mm512_setzero_ps();
+  }
+
+  /// Of up to 16 columns: lo becomes their sums, of which lo and hi have had two halves,
+  /// interleaved.
+  __attribute__((always_inline)) void join_halves() {
+#pragma GCC unroll 14
+    for (int r = 0; r < kRows; ++r) lo[r] = _mm512_add_ps(evens(lo[r], hi[r]), odds(lo[r], hi[r]));
   }
 
   /// C from a row on; kHalf: of up to 16 columns.

@@ -69,7 +69,9 @@ struct TileEpilogue {
   /// Sums start from the shift, which costs nothing. (Not from the residual: the first products
   /// would wait for it to come from memory.)
   __attribute__((always_inline)) void start(Accumulators<kRows>& c) const {
-    const Columns shift = load(f.map.shift);
+    Columns shift = load(f.map.shift);
+    if constexpr (kHalf)  // as join_halves() has it
+      shift = {interleave_lo(shift.lo, shift.hi), interleave_hi(shift.lo, shift.hi)};
 #pragma GCC unroll 14
     for (int r = 0; r < kRows; ++r) c.lo[r] = shift.lo, c.hi[r] = shift.hi;
   }

@@ -15,6 +15,13 @@ struct Pairs {
     asm("" : "+v"(all));  // clang 16 crashes when it folds the broadcast
     return all;
   }
+  static __m512i broadcast_two(const char* a) {
+    int64_t pairs;
+    __builtin_memcpy(&pairs, a, sizeof pairs);
+    __m512i all = _mm512_set1_epi64(pairs);
+    asm("" : "+v"(all));
+    return all;
+  }
   static __m512i load(const uint16_t* b) { return _mm512_loadu_si512(b); }
   static __m512 add(__m512 sum, __m512i a, __m512i b) {
     return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b);

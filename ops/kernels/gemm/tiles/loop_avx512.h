@@ -62,13 +62,18 @@ __attribute__((always_inline)) inline void add_products(Accumulators<kRows>& c, 
   }
 }
 
-/// The same to the first 16 columns alone.
+/// The same of 2·kr products, in sums of two halves (Accumulators::join_halves), to the first 16
+/// columns alone. With a broadcast for each multiplication, loads would be the bound.
 template <class Products, int kRows, class Rows, class Items>
-__attribute__((always_inline)) inline void add_half(Accumulators<kRows>& c, const Rows& a,
-                                                    int64_t offset, Items b_lo) {
+__attribute__((always_inline)) inline void add_half(Accumulators<kRows>& c, const Rows& a, Items b,
+                                                    Items b_next) {
+  const Items b_lo = interleave_lo(b, b_next), b_hi = interleave_hi(b, b_next);
 #pragma GCC unroll 14
-  for (int r = 0; r < kRows; ++r)
-    c.lo[r] = Products::add(c.lo[r], Products::broadcast(a[r] + offset), b_lo);
+  for (int r = 0; r < kRows; ++r) {
+    const Items x = Products::broadcast_two(a[r]);
+    c.lo[r] = Products::add(c.lo[r], x, b_lo);
+    c.hi[r] = Products::add(c.hi[r], x, b_hi);
+  }
 }
 
 /// What a tile prefetches while it multiplies: its rows of C, or the next tile's rows of all that
@@ -149,12 +154,17 @@ struct Tiles {
         const Item* const end = b + tile.k * kNr;
         do {
           fetches.step();
-          add<End::kHalf>(c, a, 0, b);
-          add<End::kHalf>(c, a, kr * item, b + kr * kNr);
+          if constexpr (End::kHalf) {
+            add_half<Products>(c, a, Products::load(b), Products::load(b + kr * kNr));
+          } else {
+            add(c, a, 0, b);
+            add(c, a, kr * item, b + kr * kNr);
+          }
           a.advance(2 * kr * item), b += 2 * kr * kNr;
         } while (b != end);
       } while (++i < tile.batch);
       fetches.rest();
+      if constexpr (End::kHalf) c.join_halves();
       End::complete(c, tile, row);
       fetches.next_tile();
       row += kRows;
@@ -164,11 +174,8 @@ struct Tiles {
  private:
   using Item = typename Products::Item;
 
-  /// Of up to 16 columns half of the multiplications.
-  template <bool kHalf>
   __attribute__((always_inline)) static void add(Accumulators<kRows>& c, const RowsOfA<kRows>& a,
                                                  int64_t offset, const Item* b) {
-    if constexpr (kHalf) return add_half<Products>(c, a, offset, Products::load(b));
     fetch_row(b);
     add_products<Products>(c, a, offset, Products::load(b),
                            Products::load(b + Products::kKr * kNr / 2));
