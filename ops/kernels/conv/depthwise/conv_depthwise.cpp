@@ -8,14 +8,11 @@
 namespace quern::kernels {
 namespace {
 
-const char* why_not(const ConvProblem& p, ConvPass, const GemmKernel& gemm) {
+const char* why_not(const ConvProblem& p, ConvPass, const GemmKernel&) {
   if (p.groups == 1 || p.ic != p.oc) return "it is not in groups with as many outputs as inputs";
   if (p.dtype == DType::f64) return "f64 is computed by the definition";
   const int64_t group = p.ic / p.groups;
-  if (group > 1 && !select_depthwise_kernel(p.dtype).takes_group(group))
-    return "groups are not of 2, 4 or 8 channels, nor of 16 that come in pairs";
-  if (group == 16 && gemm.isa == Isa::amx)
-    return "groups of 16 channels are faster as products of matrices";
+  if (group > 8 || group & (group - 1)) return "groups are not of 1, 2, 4 or 8 channels";
   // The most that one row of outputs takes of scratch, in panels of up to 64 channels; divided,
   // since the product may overflow.
   const int64_t rows = (p.kh - 1) * p.dilation_h + 2;

@@ -115,10 +115,6 @@ struct DepthwiseKernel {
 
   /// Weights of a group of channels for one output and tap.
   int64_t steps(int64_t group) const { return pairs && group > 1 ? group / 2 : group; }
-  /// Groups of more than one channel. (Of 16, single products would be too many.)
-  bool takes_group(int64_t channels) const {
-    return channels == 2 || channels == 4 || channels == 8 || (channels == 16 && pairs);
-  }
 };
 
 }  // namespace quern::kernels

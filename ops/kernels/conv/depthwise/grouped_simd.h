@@ -1,4 +1,4 @@
-// The depthwise loops for groups of 2, 4, 8 or 16 channels. A lane is an output channel: channel i
+// The depthwise loops for groups of 2, 4 or 8 channels. A lane is an output channel: channel i
 // of its group comes to it from its neighbours by a shuffle of the pixel's vector, or, where a
 // group is as long as a vector or longer, as one value for all lanes.
 //
@@ -70,32 +70,18 @@ struct Pairs {
   static constexpr int steps = group / 2;
 
   Words all;  // in each four lanes the pairs of their groups
-  const bfloat16* first;
 
   static Weight weight(const float* p) { return (Weight)_mm512_loadu_ps(p); }
   __attribute__((always_inline)) void load_from(const bfloat16* pixel, int64_t c) {
-    if constexpr (group < 16) {
-      Native<int64_t, 4>::type v;
-      __builtin_memcpy(&v, pixel + c, sizeof(v));
-      if constexpr (group == 8) all = (Words)__builtin_shufflevector(v, v, 0, 1, 0, 1, 2, 3, 2, 3);
-      else all = (Words)__builtin_shufflevector(v, v, 0, 0, 1, 1, 2, 2, 3, 3);
-    } else {
-      first = pixel + c;
-    }
+    Native<int64_t, 4>::type v;
+    __builtin_memcpy(&v, pixel + c, sizeof(v));
+    if constexpr (group == 8) all = (Words)__builtin_shufflevector(v, v, 0, 1, 0, 1, 2, 3, 2, 3);
+    else all = (Words)__builtin_shufflevector(v, v, 0, 0, 1, 1, 2, 2, 3, 3);
   }
   template <int i>
   __attribute__((always_inline)) V add_to(V sum, Weight weight) const {
-    return _mm512_dpbf16_ps(sum.data, (__m512bh)pair<i>(), (__m512bh)weight);
-  }
-  template <int i>
-  __attribute__((always_inline)) Words pair() const {
-    if constexpr (group == 16) {
-      int32_t one;
-      __builtin_memcpy(&one, first + 2 * i, sizeof(one));
-      return (Words)_mm512_set1_epi32(one);
-    } else {
-      return shuffle<i>(std::make_integer_sequence<int, 16>{});
-    }
+    const Words pair = shuffle<i>(std::make_integer_sequence<int, 16>{});
+    return _mm512_dpbf16_ps(sum.data, (__m512bh)pair, (__m512bh)weight);
   }
   template <int i, int... lane>
   __attribute__((always_inline)) Words shuffle(std::integer_sequence<int, lane...>) const {
@@ -109,14 +95,12 @@ struct TwoPixels {
   using V = Vec<bfloat16>;
   static constexpr int count = 2;
 
-  Words dy;
-  alignas(64) Words x;
+  Words dy, x;
 
   /// From channel c on, where pointers are.
   __attribute__((always_inline)) void load_from(const bfloat16* x0, const bfloat16* x1,
                                                 const bfloat16* dy0, const bfloat16* dy1, int64_t) {
     x = both(x0, x1), dy = both(dy0, dy1);
-    if constexpr (group == 16) asm("" : "+m"(x));  // to be loaded a pair at a time
   }
   __attribute__((always_inline)) static Words both(const bfloat16* a, const bfloat16* b) {
     Halves low, high;
@@ -127,17 +111,8 @@ struct TwoPixels {
   /// sum + channel i of the group · dy
   template <int i>
   __attribute__((always_inline)) V add_to(V sum) const {
-    return _mm512_dpbf16_ps(sum.data, (__m512bh)spread<i>(), (__m512bh)dy);
-  }
-  template <int i>
-  __attribute__((always_inline)) Words spread() const {
-    if constexpr (group == 16) {
-      int32_t one;
-      __builtin_memcpy(&one, reinterpret_cast<const char*>(&x) + 4 * i, sizeof(one));
-      return (Words)_mm512_set1_epi32(one);
-    } else {
-      return shuffle<i>(std::make_integer_sequence<int, 16>{});
-    }
+    const Words channel = shuffle<i>(std::make_integer_sequence<int, 16>{});
+    return _mm512_dpbf16_ps(sum.data, (__m512bh)channel, (__m512bh)dy);
   }
   template <int i, int... lane>
   __attribute__((always_inline)) Words shuffle(std::integer_sequence<int, lane...>) const {
@@ -346,8 +321,6 @@ void of_group(int64_t group, F f) {
     case 2: return f(GroupedLoops<T, 2>{});
     case 4: return f(GroupedLoops<T, 4>{});
     case 8: return f(GroupedLoops<T, 8>{});
-    case 16:
-      if constexpr (kMultipliesPairs<T>) return f(GroupedLoops<T, 16>{});
   }
 }
 

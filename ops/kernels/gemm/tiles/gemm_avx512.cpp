@@ -43,42 +43,13 @@ struct F32Outer {
 #pragma GCC unroll 2
       for (int64_t p = 0; p < tile.k; ++p, a += tile.lda, b += tile.ldb) {
         fetches.step();
-        if constexpr (kHalf) add_row_pairs(c, a, Singles::load(b));
-        else
-          add_products<Singles>(c, EvenRows{a, sizeof(float)}, 0, Singles::load(b),
-                                Singles::load(b + 16));
+        const EvenRows rows{a, sizeof(float)};
+        if constexpr (kHalf) add_row_pairs<Singles>(c, rows, Singles::load(b));
+        else add_products<Singles>(c, rows, 0, Singles::load(b), Singles::load(b + 16));
       }
     }
     if constexpr (kHalf) sort_rows(c);
     c.template store<kHalf>(tile);
-  }
-
-  /// To the first 16 columns alone. Two rows' items are broadcast at once, as add_half() does with
-  /// two of a row; their sums interleave.
-  template <int kRows>
-  __attribute__((always_inline)) static void add_row_pairs(Accumulators<kRows>& c, const float* a,
-                                                           __m512 b) {
-    const __m512 b_lo = interleave_lo(b, b), b_hi = interleave_hi(b, b);
-#pragma GCC unroll 14
-    for (int r = 0; r < kRows; r += 2) {
-      const auto* items = reinterpret_cast<const char*>(a + r);
-      if (r + 1 == kRows) {
-        c.lo[r] = Singles::add(c.lo[r], Singles::broadcast(items), b);
-      } else {
-        const __m512 x = Singles::broadcast_two(items);
-        c.lo[r] = Singles::add(c.lo[r], x, b_lo);
-        c.lo[r + 1] = Singles::add(c.lo[r + 1], x, b_hi);
-      }
-    }
-  }
-  template <int kRows>
-  __attribute__((always_inline)) static void sort_rows(Accumulators<kRows>& c) {
-#pragma GCC unroll 14
-    for (int r = 0; r + 1 < kRows; r += 2) {
-      const __m512 even = evens(c.lo[r], c.lo[r + 1]);
-      c.lo[r + 1] = odds(c.lo[r], c.lo[r + 1]);
-      c.lo[r] = even;
-    }
   }
 };
 

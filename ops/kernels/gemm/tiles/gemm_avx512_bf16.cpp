@@ -65,28 +65,46 @@ struct Bf16 {
 struct Bf16Outer {
   template <int kRows>
   static void run(const GemmTile& tile) {
+    if (tile.n <= kNr / 2) sum<kRows, true>(tile);
+    else sum<kRows, false>(tile);
+  }
+
+ private:
+  template <int kRows, bool kHalf>
+  static void sum(const GemmTile& tile) {
     Accumulators<kRows> c;
-    Fetches<IntoC<false>, kRows> fetches(tile);
+    Fetches<IntoC<kHalf>, kRows> fetches(tile);
     for (int64_t i = 0; i < tile.batch; ++i) {
       const auto* a = static_cast<const uint16_t*>(tile.a[i]);
       const auto* b = static_cast<const uint16_t*>(tile.b[i]);
 #pragma GCC unroll 2
       for (int64_t p = 0; p + 1 < tile.k; p += 2, a += tile.lda, b += 2 * tile.ldb) {
         fetches.step();
-        add_rows(c, a, _mm512_loadu_si512(b), _mm512_loadu_si512(b + tile.ldb));
+        add_rows<kHalf>(c, a, load<kHalf>(b), load<kHalf>(b + tile.ldb));
       }
-      if (tile.k % 2 != 0) add_rows(c, a, _mm512_loadu_si512(b), _mm512_setzero_si512());
+      if (tile.k % 2 != 0) add_rows<kHalf>(c, a, load<kHalf>(b), _mm512_setzero_si512());
     }
-    sort_columns(c);
-    c.store(tile);
+    if constexpr (kHalf) sort_rows(c);
+    else sort_columns(c);
+    c.template store<kHalf>(tile);
   }
 
- private:
-  template <int kRows>
+  /// 32 columns, or words of 16.
+  template <bool kHalf>
+  __attribute__((always_inline)) static __m512i load(const uint16_t* b) {
+    if constexpr (kHalf)
+      return _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(b)));
+    else return _mm512_loadu_si512(b);
+  }
+  template <bool kHalf, int kRows>
   __attribute__((always_inline)) static void add_rows(Accumulators<kRows>& c, const uint16_t* a,
                                                       __m512i even, __m512i odd) {
-    add_products<Pairs>(c, EvenRows{a, sizeof(int32_t)}, 0, _mm512_unpacklo_epi16(even, odd),
-                        _mm512_unpackhi_epi16(even, odd));
+    if constexpr (kHalf)
+      add_row_pairs<Pairs>(c, EvenRows{a, sizeof(int32_t)},
+                           _mm512_or_si512(even, _mm512_slli_epi32(odd, 16)));
+    else
+      add_products<Pairs>(c, EvenRows{a, sizeof(int32_t)}, 0, _mm512_unpacklo_epi16(even, odd),
+                          _mm512_unpackhi_epi16(even, odd));
   }
   /// Pairing leaves columns 0-3, 8-11, 16-19, 24-27 in lo.
   template <int kRows>

@@ -76,6 +76,31 @@ __attribute__((always_inline)) inline void add_half(Accumulators<kRows>& c, cons
   }
 }
 
+/// Adds kr outer products to the sums of the first 16 columns alone. Items of two rows, which lie
+/// side by side, are broadcast at once and meet each column of B twice: sums of two rows
+/// interleave.
+template <class Products, int kRows, class Items>
+__attribute__((always_inline)) inline void add_row_pairs(Accumulators<kRows>& c, const EvenRows& a,
+                                                         Items b) {
+  const Items b_lo = interleave_lo(b, b), b_hi = interleave_hi(b, b);
+#pragma GCC unroll 14
+  for (int r = 0; r + 1 < kRows; r += 2) {
+    const Items x = Products::broadcast_two(a[r]);
+    c.lo[r] = Products::add(c.lo[r], x, b_lo);
+    c.lo[r + 1] = Products::add(c.lo[r + 1], x, b_hi);
+  }
+  if constexpr (kRows % 2 != 0)
+    c.lo[kRows - 1] = Products::add(c.lo[kRows - 1], Products::broadcast(a[kRows - 1]), b);
+}
+template <int kRows>
+__attribute__((always_inline)) inline void sort_rows(Accumulators<kRows>& c) {
+#pragma GCC unroll 14
+  for (int r = 0; r + 1 < kRows; r += 2) {
+    const __m512 lo = c.lo[r], hi = c.lo[r + 1];
+    c.lo[r] = evens(lo, hi), c.lo[r + 1] = odds(lo, hi);
+  }
+}
+
 /// What a tile prefetches while it multiplies: its rows of C, or the next tile's rows of all that
 /// its epilogue reads and writes (End, epilogue_avx512.h), and `prefetch`. A little a step: all
 /// rows at once would take the line-fill buffers that the loads of A and B need. A line that will
