@@ -3,6 +3,7 @@
 #pragma once
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <limits>
 #include <set>
 
@@ -18,11 +19,11 @@ class TileCase {
         k_(k),
         batch_(batch),
         lda_(k + 3),
-        sums_(static_cast<size_t>(kernel.mr * kernel.nr)) {
+        sums_(static_cast<size_t>(most_rows(kernel) * kernel.nr)) {
     for (int64_t i = 0; i < batch; ++i) {
-      Elements a(kernel.a, kernel.mr * k), b(kernel.b, k * kernel.nr);
+      Elements a(kernel.a, most_rows(kernel) * k), b(kernel.b, k * kernel.nr);
       a.fill_random(static_cast<uint32_t>(2 * i)), b.fill_random(static_cast<uint32_t>(2 * i + 1));
-      for (int64_t row = 0; row < kernel.mr; ++row)
+      for (int64_t row = 0; row < most_rows(kernel); ++row)
         for (int64_t column = 0; column < kernel.nr; ++column)
           for (int64_t p = 0; p < k; ++p)
             sum(row, column).add(a.get(row * k + p) * b.get(p * kernel.nr + column));
@@ -33,8 +34,12 @@ class TileCase {
   /// Runs the tile on m rows and n columns. What it may not read is NaN or not there, what it may
   /// not write is checked to be as it was.
   void check(int64_t m, int64_t n, bool accumulate) {
-    if (k_ % kernel_.k_multiple == 0) check(m, n, accumulate, false);
-    if (kernel_.run_outer) check(m, n, accumulate, true);
+    if (k_ % kernel_.k_multiple == 0 && m <= kernel_.mr) check(m, n, accumulate, false);
+    if (kernel_.run_outer && (m <= kernel_.mr || n <= kernel_.nr / 2))
+      check(m, n, accumulate, true);
+  }
+  static int most_rows(const kernels::GemmKernel& kernel) {
+    return std::max(kernel.mr, kernel.narrow_mr);
   }
 
  private:
@@ -152,13 +157,13 @@ inline void check_tile(const kernels::GemmKernel& kernel) {
   if (kernel.run_outer) {
     for (int64_t k : {1, 3, 7}) {
       TileCase tile(kernel, k, 2);
-      for (int64_t m : edges(kernel.mr))
+      for (int64_t m : edges(TileCase::most_rows(kernel)))
         for (int64_t n : edges(kernel.nr)) tile.check(m, n, n % 2 == 0);
     }
   }
   // A k longer than any block that a kernel converts at a time.
   TileCase tile(kernel, 288, 1);
-  for (int64_t m = 1; m <= kernel.mr; ++m)
+  for (int64_t m = 1; m <= TileCase::most_rows(kernel); ++m)
     for (int64_t n = 1; n <= kernel.nr; ++n) tile.check(m, n, (m + n) % 2 == 0);
 }
 

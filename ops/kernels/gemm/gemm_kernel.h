@@ -64,8 +64,9 @@ struct GemmKernel {
   int mr, nr, kr = 1;
   int k_multiple = kr;  // what k must be a multiple of; the caller pads A and B with zeros
   void (*run)(const GemmTile&);
-  void (*run_outer)(const GemmTile&) = nullptr;   // outer products; null: not offered
-  bool takes_epilogues = false;                   // run() takes epilogue and tiles
+  void (*run_outer)(const GemmTile&) = nullptr;  // outer products; null: not offered
+  int narrow_mr = mr;            // rows of a tile of outer products that has up to nr/2 columns
+  bool takes_epilogues = false;  // run() takes epilogue and tiles
   void (*run_strip)(const GemmStrip&) = nullptr;  // null: not offered
   // What run() may hold in the thread from enter() to leave(), outside of memory: see KernelUse.
   // Null: nothing.

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "quern/ops/kernels/table.h"
+#include "quern/tensor/convert.h"
 #include "quern/tensor/dtype.h"
 #include "quern/tensor/storage.h"
 
@@ -19,22 +20,16 @@ Transpose* transpose_of(const CopyKernel& kernel) {
   else return kernel.transpose64;
 }
 
-/// A known count becomes a few vector moves instead of a call.
-template <int64_t kCount, class T>
-void copy_items(const T* __restrict src, T* __restrict dst) {
-  for (int64_t i = 0; i < kCount; ++i) dst[i] = src[i];
-}
-
 template <class T>
 void copy_matrix(const T* src, int64_t row_stride, int64_t col_stride, T* dst, int64_t dst_stride,
                  int64_t rows, int64_t cols) {
   if (col_stride == 1 && row_stride == cols && dst_stride == cols) {
     std::copy_n(src, rows * cols, dst);
-  } else if (col_stride == 1 && cols == 32) {
-    for (int64_t i = 0; i < rows; ++i) copy_items<32>(src + i * row_stride, dst + i * dst_stride);
   } else if (col_stride == 1) {
-    for (int64_t i = 0; i < rows; ++i)
-      std::copy_n(src + i * row_stride, cols, dst + i * dst_stride);
+    constexpr int64_t item = sizeof(T);
+    detail::copy_rows(reinterpret_cast<std::byte*>(dst), dst_stride * item,
+                      reinterpret_cast<const std::byte*>(src), row_stride * item, rows,
+                      cols * item);
   } else if (row_stride == 1) {
     transpose_of<T>(copy_kernel())(src, col_stride, dst, dst_stride, rows, cols);
   } else {

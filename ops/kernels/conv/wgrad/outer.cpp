@@ -80,7 +80,7 @@ void OuterWgrad<T, Operand>::choose_split() {
   const double a = pixels * static_cast<double>(cells_.rows) * copied;
   const double b = pixels * static_cast<double>(cells_.columns) *
                    ((x_is_a_ ? dy_copied_ : x_copied_) ? copied : 1);
-  cells_.split(multiplications(), ceil_div(cells_.rows, gemm_.mr), p_.n * p_.oh,
+  cells_.split(multiplications(), ceil_div(cells_.rows, mr()), p_.n * p_.oh,
                [&](int64_t rows, int64_t columns, int64_t parts) {
                  const double room = static_cast<double>(cache::outer_sums(parts > 1));
                  const double cell_sums = sums / static_cast<double>(rows * columns);
@@ -187,7 +187,7 @@ template <class T, class Operand>
 void OuterWgrad<T, Operand>::multiply(const Cell& cell, const Block& block, const Operand* a,
                                       const Source<Operand>& b, const Sums& sums, bool first,
                                       Prefetch& prefetch) const {
-  const int64_t step = even_piece(cell.rows.size, gemm_.mr), sliver = a_columns(block) * kPitch;
+  const int64_t step = even_piece(cell.rows.size, mr()), sliver = a_columns(block) * kPitch;
   const int64_t panels = ceil_div(cell.columns.size, gemm_.nr);
   const int64_t a_term = a_items(block, cell.rows.size);
   const auto products =

@@ -23,7 +23,8 @@ class OuterWgrad : public WgradOperands {
   static constexpr bool kRounds = !std::is_same_v<T, Operand>;
 
   static bool takes(const ConvProblem& problem, const GemmKernel& gemm) {
-    return gemm.run_outer && packs_panels(panel_format(gemm)) && gemm.mr <= kPitch &&
+    return gemm.run_outer && packs_panels(panel_format(gemm)) &&
+           std::max(gemm.mr, gemm.narrow_mr) <= kPitch &&
            problem.format == MemoryFormat::channels_last;
   }
   explicit OuterWgrad(const ConvChoice& choice);
@@ -113,9 +114,10 @@ class OuterWgrad : public WgradOperands {
     return block.images * rows * width_;
   }
   int64_t image_columns(const Block& block) const { return round_up(block.rows * p_.ow, gemm_.kr); }
+  int64_t mr() const { return cells_.columns <= gemm_.nr / 2 ? gemm_.narrow_mr : gemm_.mr; }
   /// Of a term of A; a multiple of a cache line.
   int64_t a_items(const Block& block, int64_t rows) const {
-    return round_up(ceil_div(rows, gemm_.mr) * a_columns(block) * kPitch, 64);
+    return round_up(ceil_div(rows, mr()) * a_columns(block) * kPitch, 64);
   }
 
   std::vector<Axis> x_axes_;  // one of all x taps, or one an x tap if by_image_

@@ -10,6 +10,7 @@ namespace quern::kernels {
 namespace {
 
 constexpr int kMr = 14, kNr = 32;
+constexpr int kNarrowMr = 16;  // one register a row
 
 /// The columns of a tile that there are; others are neither read nor written. (Under a mask, loads
 /// and stores take no longer.)
@@ -36,14 +37,14 @@ struct Accumulators {
   __m512 lo[kRows], hi[kRows];  // columns 0..15, 16..31
 
   __attribute__((always_inline)) Accumulators() {
-#pragma GCC unroll 14
+#pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) lo[r] = hi[r] = _mm512_setzero_ps();
   }
 
   /// Of up to 16 columns: lo becomes their sums, of which lo and hi have had two halves,
   /// interleaved.
   __attribute__((always_inline)) void join_halves() {
-#pragma GCC unroll 14
+#pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) lo[r] = _mm512_add_ps(evens(lo[r], hi[r]), odds(lo[r], hi[r]));
   }
 
@@ -52,7 +53,7 @@ struct Accumulators {
   __attribute__((always_inline)) void add(const GemmTile& tile, int64_t first_row) {
     const InColumns in(tile.n);
     const float* c = row_of_c(tile, first_row);
-#pragma GCC unroll 14
+#pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r, c += tile.ldc) {
       lo[r] = _mm512_add_ps(lo[r], _mm512_maskz_loadu_ps(in.lo, c));
       if constexpr (!kHalf) hi[r] = _mm512_add_ps(hi[r], _mm512_maskz_loadu_ps(in.hi, c + 16));
@@ -64,7 +65,7 @@ struct Accumulators {
     if (tile.accumulate) add<kHalf>(tile, first_row);
     const InColumns in(tile.n);
     float* c = row_of_c(tile, first_row);
-#pragma GCC unroll 14
+#pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r, c += tile.ldc) {
       _mm512_mask_storeu_ps(c, in.lo, lo[r]);
       if constexpr (!kHalf) _mm512_mask_storeu_ps(c + 16, in.hi, hi[r]);

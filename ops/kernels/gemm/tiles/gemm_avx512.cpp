@@ -28,8 +28,8 @@ struct F32 {
 struct F32Outer {
   template <int kRows>
   static void run(const GemmTile& tile) {
-    if (tile.n <= kNr / 2) sum<kRows, true>(tile);
-    else sum<kRows, false>(tile);
+    if (tile.n <= kNr / 2) return sum<kRows, true>(tile);
+    if constexpr (kRows <= kMr) sum<kRows, false>(tile);
   }
 
  private:
@@ -102,7 +102,8 @@ constexpr GemmKernel kRecords[] = {
      .nr = kNr,
      .k_multiple = 2,
      .run = dispatch_rows<F32, kMr>,
-     .run_outer = dispatch_rows<F32Outer, kMr>,
+     .run_outer = dispatch_rows<F32Outer, kNarrowMr>,
+     .narrow_mr = kNarrowMr,
      .takes_epilogues = true},
     {.name = QUERN_NAMED("gemm_bf16_bf16_f32_14x32k2"),
      .isa = kIsa,

@@ -65,8 +65,8 @@ struct Bf16 {
 struct Bf16Outer {
   template <int kRows>
   static void run(const GemmTile& tile) {
-    if (tile.n <= kNr / 2) sum<kRows, true>(tile);
-    else sum<kRows, false>(tile);
+    if (tile.n <= kNr / 2) return sum<kRows, true>(tile);
+    if constexpr (kRows <= kMr) sum<kRows, false>(tile);
   }
 
  private:
@@ -129,7 +129,8 @@ constexpr GemmKernel kRecords[] = {
      .kr = 2,
      .k_multiple = 4,
      .run = dispatch_rows<Bf16, kMr>,
-     .run_outer = dispatch_rows<Bf16Outer, kMr>,
+     .run_outer = dispatch_rows<Bf16Outer, kNarrowMr>,
+     .narrow_mr = kNarrowMr,
      .takes_epilogues = true},
 };
 

@@ -83,7 +83,7 @@ template <class Products, int kRows, class Items>
 __attribute__((always_inline)) inline void add_row_pairs(Accumulators<kRows>& c, const EvenRows& a,
                                                          Items b) {
   const Items b_lo = interleave_lo(b, b), b_hi = interleave_hi(b, b);
-#pragma GCC unroll 14
+#pragma GCC unroll 16
   for (int r = 0; r + 1 < kRows; r += 2) {
     const Items x = Products::broadcast_two(a[r]);
     c.lo[r] = Products::add(c.lo[r], x, b_lo);
@@ -94,7 +94,7 @@ __attribute__((always_inline)) inline void add_row_pairs(Accumulators<kRows>& c,
 }
 template <int kRows>
 __attribute__((always_inline)) inline void sort_rows(Accumulators<kRows>& c) {
-#pragma GCC unroll 14
+#pragma GCC unroll 16
   for (int r = 0; r + 1 < kRows; r += 2) {
     const __m512 lo = c.lo[r], hi = c.lo[r + 1];
     c.lo[r] = evens(lo, hi), c.lo[r + 1] = odds(lo, hi);
