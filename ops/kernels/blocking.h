@@ -96,5 +96,9 @@ inline constexpr int64_t kDepthwiseWeights = 16 << 10;
 inline int64_t grouped_weights() { return l2() / 4; }
 /// Rows of a block that are copied, and their sums.
 inline int64_t depthwise_block() { return l2() / 2; }
+/// A source that has just been written lies in L3 up to here: hardware prefetchers bring its rows
+/// in time, and few products are made of each, so that a prefetch would cost more than it saves.
+/// (What a backward pass reads of the forward pass comes from memory: it is prefetched beyond L2.)
+inline int64_t just_written() { return l3() / 3; }
 
 }  // namespace quern::kernels::cache

@@ -77,8 +77,8 @@ class DepthwiseSource {
         copied_(strides_.c != 1 || map.scale || channels < kDepthwiseChannels) {}
 
   bool copied() const { return copied_; }
-  /// Does it come from beyond L2, row by row, so that prefetching pays?
-  bool streams() const { return !copied_ && bytes_ > cache::l2(); }
+  /// Does it come, row by row, from beyond a cache of so many bytes?
+  bool streams_past(int64_t cache) const { return !copied_ && bytes_ > cache; }
   /// Elements of scratch that so many rows take.
   int64_t scratch_items(int64_t rows, int64_t panel) const {
     return copied_ ? rows * width_ * pitch(panel) : 0;

@@ -44,6 +44,7 @@ class DepthwiseEngine {
                  p_.oc >= kDepthwiseChannels && plan.group == 1),
         panels_(p_.oc, panel_width()),
         pitch_(round_up(panels_.widest(), kDepthwiseChannels)),
+        streams_(source_.streams_past(cache::just_written())),
         owned_ahead_(p_.n * out_strides_.n * static_cast<int64_t>(sizeof(T)) > cache::l3() / 8
                          ? out_strides_.y
                          : 0),
@@ -142,6 +143,7 @@ class DepthwiseEngine {
   const bool moments_;  // the kernels take them
   const ChannelPanels panels_;
   const int64_t pitch_;        // of a pixel in scratch
+  const bool streams_;         // is the source prefetched?
   const int64_t owned_ahead_;  // to the next row of an output so large that owning its lines pays
   const int64_t row_parts_, block_rows_;
   const TileOutput<T> output_;
@@ -194,7 +196,7 @@ void DepthwiseEngine<T>::sum_row(int64_t row, const Source::View& view, Extent c
   DepthwiseStore after = plain_ ? activation(epilogue_, channels.begin) : DepthwiseStore{};
   if (direct_) after.to_next_row = owned_ahead_;
   for (const Phase& phase : plan_.x_phases) {
-    const auto [window, first_tap] = plan_.window(read, phase, view, channels, source_.streams());
+    const auto [window, first_tap] = plan_.window(read, phase, view, channels, streams_);
     const float* weight = weight_ + first_tap;
     each_dense<T>(window, [&](const DepthwiseWindow& part, int64_t first, int64_t apart) {
       To* from = to + (phase.start + first * x_.output_step) * pixel;
@@ -210,8 +212,7 @@ template <class T>
 void DepthwiseEngine<T>::store_row(int64_t row, const Source::View& view, Extent channels, T* to,
                                    StripSums& sums) const {
   const Phase& phase = plan_.x_phases[0];
-  auto [window, first_tap] =
-      plan_.window(plan_.rows_read(row), phase, view, channels, source_.streams());
+  auto [window, first_tap] = plan_.window(plan_.rows_read(row), phase, view, channels, streams_);
   for (int64_t i = 0; i < phase.count; i += StripSums::kRows) {
     window.outputs = std::min(StripSums::kRows, phase.count - i);
     window.offset = phase.offset + i * window.stride;

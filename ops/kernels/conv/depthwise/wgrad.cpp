@@ -114,7 +114,7 @@ class DepthwiseWgrad {
                                    .channels = padded_channels(channels.size),
                                    .group = group_,
                                    .weight_channel = pitch_,
-                                   .fresh = x_.streams() ? p_.stride_h : 0,
+                                   .fresh = x_.streams_past(cache::l2()) ? p_.stride_h : 0,
                                    .to_next_row = p_.stride_h * x.row};
       each_dense<T>(window, [&](const DepthwiseWindow& part, int64_t output, int64_t apart) {
         kernel_.add_gradient(part, dy.origin + i * dy.row + output * dy.pixel, apart * dy.pixel,
