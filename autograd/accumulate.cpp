@@ -33,8 +33,7 @@ template <class T>
 template <class T>
 void add_run(T* sum, const T* x, int64_t n) {
 #ifdef __x86_64__
-  static const bool has_avx2 = cpu_has(Isa::avx2);
-  if (has_avx2) return add_avx2(sum, x, n);
+  if (isa_enabled(Isa::avx2)) return add_avx2(sum, x, n);
 #endif
   add_all(sum, x, n);
 }

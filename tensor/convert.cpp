@@ -65,22 +65,14 @@ namespace {
     _mm256_storeu_ps(dst, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(src))));
   widen_all(dst, src, n);
 }
-bool has_avx2() {
-  static const bool has = cpu_has(Isa::avx2);
-  return has;
-}
-bool has_avx512() {
-  static const bool has = cpu_has(Isa::avx512);
-  return has;
-}
 #endif
 
 template <class Half>
 void narrow(Half* dst, const float* src, int64_t n) {
 #ifdef __x86_64__
   if constexpr (std::is_same_v<Half, bfloat16>)
-    if (has_avx512()) return narrow_avx512(dst, src, n);
-  if (has_avx2()) return narrow_avx2(dst, src, n);
+    if (isa_enabled(Isa::avx512)) return narrow_avx512(dst, src, n);
+  if (isa_enabled(Isa::avx2)) return narrow_avx2(dst, src, n);
 #endif
   narrow_all(dst, src, n);
 }
@@ -88,7 +80,7 @@ void narrow(Half* dst, const float* src, int64_t n) {
 template <class Half>
 void widen(float* dst, const Half* src, int64_t n) {
 #ifdef __x86_64__
-  if (has_avx2()) return widen_avx2(dst, src, n);
+  if (isa_enabled(Isa::avx2)) return widen_avx2(dst, src, n);
 #endif
   widen_all(dst, src, n);
 }
@@ -237,7 +229,8 @@ void copy_rows(std::byte* dst, int64_t dst_stride, const std::byte* src, int64_t
   }
   using Vector [[gnu::vector_size(16)]] = uint8_t;
 #ifdef __x86_64__
-  if (bytes >= 32 && has_avx2()) return copy_avx2(dst, dst_stride, src, src_stride, n, bytes);
+  if (bytes >= 32 && isa_enabled(Isa::avx2))
+    return copy_avx2(dst, dst_stride, src, src_stride, n, bytes);
 #endif
   const auto copy = [&]<class Word>(std::type_identity<Word>) {
     copy_words<Word>(dst, dst_stride, src, src_stride, n, bytes);

@@ -25,32 +25,15 @@ struct F32 {
   }
 };
 
-struct F32Outer {
-  template <int kRows>
-  static void run(const GemmTile& tile) {
-    if (tile.n <= kNr / 2) return sum<kRows, true>(tile);
-    if constexpr (kRows <= kMr) sum<kRows, false>(tile);
+struct SingleRows {
+  using Products = Singles;
+  template <bool kHalf>
+  static RowsOfB<Singles> load(const float* b, int64_t) {
+    if constexpr (kHalf) return {Singles::load(b), __m512{}};
+    else return {Singles::load(b), Singles::load(b + kNr / 2)};
   }
-
- private:
-  template <int kRows, bool kHalf>
-  static void sum(const GemmTile& tile) {
-    Accumulators<kRows> c;
-    Fetches<IntoC<kHalf>, kRows> fetches(tile);
-    for (int64_t i = 0; i < tile.batch; ++i) {
-      const auto* a = static_cast<const float*>(tile.a[i]);
-      const auto* b = static_cast<const float*>(tile.b[i]);
-#pragma GCC unroll 2
-      for (int64_t p = 0; p < tile.k; ++p, a += tile.lda, b += tile.ldb) {
-        fetches.step();
-        const EvenRows rows{a, sizeof(float)};
-        if constexpr (kHalf) add_row_pairs<Singles>(c, rows, Singles::load(b));
-        else add_products<Singles>(c, rows, 0, Singles::load(b), Singles::load(b + 16));
-      }
-    }
-    if constexpr (kHalf) sort_rows(c);
-    c.template store<kHalf>(tile);
-  }
+  template <bool kHalf, int kRows>
+  static void sort(Accumulators<kRows>&) {}
 };
 
 /// bf16 as the upper halves of f32: A is widened to a block of f32 first, so that the inner loop
@@ -102,7 +85,7 @@ constexpr GemmKernel kRecords[] = {
      .nr = kNr,
      .k_multiple = 2,
      .run = dispatch_rows<F32, kMr>,
-     .run_outer = dispatch_rows<F32Outer, kNarrowMr>,
+     .run_outer = dispatch_rows<Outer<SingleRows>, kNarrowMr>,
      .narrow_mr = kNarrowMr,
      .takes_epilogues = true},
     {.name = QUERN_NAMED("gemm_bf16_bf16_f32_14x32k2"),

@@ -62,53 +62,24 @@ struct Bf16 {
 
 /// Two rows of B are paired in registers: two shuffles beside 28 multiplications cost less than
 /// packing B first.
-struct Bf16Outer {
-  template <int kRows>
-  static void run(const GemmTile& tile) {
-    if (tile.n <= kNr / 2) return sum<kRows, true>(tile);
-    if constexpr (kRows <= kMr) sum<kRows, false>(tile);
-  }
-
- private:
-  template <int kRows, bool kHalf>
-  static void sum(const GemmTile& tile) {
-    Accumulators<kRows> c;
-    Fetches<IntoC<kHalf>, kRows> fetches(tile);
-    for (int64_t i = 0; i < tile.batch; ++i) {
-      const auto* a = static_cast<const uint16_t*>(tile.a[i]);
-      const auto* b = static_cast<const uint16_t*>(tile.b[i]);
-#pragma GCC unroll 2
-      for (int64_t p = 0; p + 1 < tile.k; p += 2, a += tile.lda, b += 2 * tile.ldb) {
-        fetches.step();
-        add_rows<kHalf>(c, a, load<kHalf>(b), load<kHalf>(b + tile.ldb));
-      }
-      if (tile.k % 2 != 0) add_rows<kHalf>(c, a, load<kHalf>(b), _mm512_setzero_si512());
-    }
-    if constexpr (kHalf) sort_rows(c);
-    else sort_columns(c);
-    c.template store<kHalf>(tile);
-  }
-
-  /// 32 columns, or words of 16.
+struct PairedRows {
+  using Products = Pairs;
+  /// The second row is `next` items on; 0: there is none.
   template <bool kHalf>
-  __attribute__((always_inline)) static __m512i load(const uint16_t* b) {
-    if constexpr (kHalf)
-      return _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(b)));
-    else return _mm512_loadu_si512(b);
-  }
-  template <bool kHalf, int kRows>
-  __attribute__((always_inline)) static void add_rows(Accumulators<kRows>& c, const uint16_t* a,
-                                                      __m512i even, __m512i odd) {
-    if constexpr (kHalf)
-      add_row_pairs<Pairs>(c, EvenRows{a, sizeof(int32_t)},
-                           _mm512_or_si512(even, _mm512_slli_epi32(odd, 16)));
-    else
-      add_products<Pairs>(c, EvenRows{a, sizeof(int32_t)}, 0, _mm512_unpacklo_epi16(even, odd),
-                          _mm512_unpackhi_epi16(even, odd));
+  __attribute__((always_inline)) static RowsOfB<Pairs> load(const uint16_t* b, int64_t next) {
+    const auto row = [](const uint16_t* p) __attribute__((always_inline)) {
+      if constexpr (kHalf)
+        return _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+      else return Pairs::load(p);
+    };
+    const __m512i even = row(b), odd = next != 0 ? row(b + next) : _mm512_setzero_si512();
+    if constexpr (kHalf) return {_mm512_or_si512(even, _mm512_slli_epi32(odd, 16)), __m512i{}};
+    else return {_mm512_unpacklo_epi16(even, odd), _mm512_unpackhi_epi16(even, odd)};
   }
   /// Pairing leaves columns 0-3, 8-11, 16-19, 24-27 in lo.
-  template <int kRows>
-  __attribute__((always_inline)) static void sort_columns(Accumulators<kRows>& c) {
+  template <bool kHalf, int kRows>
+  __attribute__((always_inline)) static void sort(Accumulators<kRows>& c) {
+    if constexpr (kHalf) return;
     const __m512i first = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
     const __m512i last = _mm512_add_epi32(first, _mm512_set1_epi32(8));
 #pragma GCC unroll 14
@@ -129,7 +100,7 @@ constexpr GemmKernel kRecords[] = {
      .kr = 2,
      .k_multiple = 4,
      .run = dispatch_rows<Bf16, kMr>,
-     .run_outer = dispatch_rows<Bf16Outer, kNarrowMr>,
+     .run_outer = dispatch_rows<Outer<PairedRows>, kNarrowMr>,
      .narrow_mr = kNarrowMr,
      .takes_epilogues = true},
 };

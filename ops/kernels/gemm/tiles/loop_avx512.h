@@ -207,6 +207,52 @@ struct Tiles {
   }
 };
 
+/// kr rows of B, as add() takes them: 32 columns, or 16 in lo.
+template <class Products>
+struct RowsOfB {
+  decltype(Products::load(nullptr)) lo, hi;
+};
+
+/// Outer products. Rows::load() loads kr rows of B, whose second, if it is there, is so many items
+/// on; Rows::sort() puts the sums of columns in their order.
+template <class Rows>
+struct Outer {
+  template <int kRows>
+  static void run(const GemmTile& tile) {
+    if (tile.n <= kNr / 2) return sum<kRows, true>(tile);
+    if constexpr (kRows <= kMr) sum<kRows, false>(tile);
+  }
+
+ private:
+  using Products = typename Rows::Products;
+  using Item = typename Products::Item;
+
+  template <int kRows, bool kHalf>
+  static void sum(const GemmTile& tile) {
+    constexpr int64_t kr = Products::kKr;
+    Accumulators<kRows> c;
+    Fetches<IntoC<kHalf>, kRows> fetches(tile);
+    const auto add = [&](const Item* a, auto b) __attribute__((always_inline)) {
+      const EvenRows rows{a, kr * int64_t{sizeof(Item)}};
+      if constexpr (kHalf) add_row_pairs<Products>(c, rows, b.lo);
+      else add_products<Products>(c, rows, 0, b.lo, b.hi);
+    };
+    for (int64_t i = 0; i < tile.batch; ++i) {
+      const auto* a = static_cast<const Item*>(tile.a[i]);
+      const auto* b = static_cast<const Item*>(tile.b[i]);
+#pragma GCC unroll 2
+      for (int64_t p = 0; p + kr <= tile.k; p += kr, a += tile.lda, b += kr * tile.ldb) {
+        fetches.step();
+        add(a, Rows::template load<kHalf>(b, tile.ldb));
+      }
+      if (tile.k % kr != 0) add(a, Rows::template load<kHalf>(b, 0));
+    }
+    if constexpr (kHalf) sort_rows(c);
+    Rows::template sort<kHalf>(c);
+    c.template store<kHalf>(tile);
+  }
+};
+
 /// Tiles<Products, kRows>::run<End>; Rows is what `out` is like, if there is an epilogue.
 template <class Products, int kRows, class Rows, bool kHalf>
 void dispatch_end(const GemmTile& tile) {
