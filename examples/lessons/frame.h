@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "quern/ops/kernels/activation.h"
-#include "quern/ops/kernels/conv/strides.h"
+#include "quern/ops/kernels/conv/conv_kernel.h"
 #include "quern/ops/kernels/epilogue.h"
 #include "quern/tensor/parallel.h"
 #include "quern/tensor/storage.h"

@@ -1,9 +1,11 @@
-// How images are cut into blocks, and blocks copied to zero-padded scratch in which every tap of a
-// filter is an offset. Item sizes are 2, 4 or 8 bytes; strides count items.
+// How images are cut into blocks, blocks copied to zero-padded scratch in which every tap of a
+// filter is an offset, and the next block prefetched. Item sizes are 2, 4 or 8 bytes; strides count
+// items.
 #pragma once
+#include <cstddef>
+
 #include "quern/ops/kernels/conv/axis.h"
 #include "quern/ops/kernels/conv/conv.h"
-#include "quern/ops/kernels/conv/strides.h"
 #include "quern/ops/kernels/pack/bf16_terms.h"
 #include "quern/ops/kernels/work.h"
 #include "quern/tensor/dtype.h"
@@ -82,6 +84,42 @@ ChannelMap from_channel(const ChannelMap& map, int64_t channel) {
 }
 void copy_block(const SourceCopy& copy, const Axis& y, const Axis& x, const Block& block,
                 const void* src, void* scratch);
+
+/// The channels of pixels that the next block reads, fetched to L2 by the tiles of this one, two
+/// cache lines a step (GemmTile::prefetch): in bursts between the tiles they would take the
+/// line-fill buffers that the tiles' own loads need.
+class Prefetch {
+ public:
+  struct Lines {
+    const void* at;
+    int64_t step;
+  };
+  void add(const void* first, int64_t bytes, int64_t pixel_bytes, int64_t pixels) {
+    const auto* at = static_cast<const std::byte*>(first);
+    if (bytes == pixel_bytes) queue_[count_++] = {at, 1, kStep, ceil_div(pixels * bytes, kStep)};
+    else queue_[count_++] = {at, ceil_div(bytes, kStep), pixel_bytes, pixels};
+  }
+  /// So many of them, or `otherwise` again and again.
+  Lines next(int64_t steps, const void* otherwise) {
+    while (current_ < count_ && queue_[current_].columns == 0) ++current_;
+    if (current_ == count_) return {otherwise, 0};
+    Columns& c = queue_[current_];
+    const std::byte* at = c.at + row_ * c.step;
+    row_ += steps;
+    if (row_ >= c.rows) row_ = 0, c.at += kStep, --c.columns;
+    return {at, c.step};
+  }
+
+ private:
+  static constexpr int64_t kStep = 128;
+  struct Columns {  // of steps, one pixel below the other
+    const std::byte* at;
+    int64_t columns, step, rows;
+  };
+  Columns queue_[4];  // of as many tensors
+  int count_ = 0, current_ = 0;
+  int64_t row_ = 0;
+};
 
 /// Rows of A that the cache keeps in one set if they are this far apart: a micro-kernel reads mr of
 /// them at a time, and a first-level set holds eight or twelve.

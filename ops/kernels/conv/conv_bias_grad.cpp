@@ -1,7 +1,6 @@
 #include <vector>
 
 #include "quern/ops/kernels/conv/conv.h"
-#include "quern/ops/kernels/conv/strides.h"
 #include "quern/tensor/dtype.h"
 #include "quern/tensor/parallel.h"
 

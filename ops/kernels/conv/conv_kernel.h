@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "quern/ops/kernels/accumulator.h"
 #include "quern/ops/kernels/epilogue.h"
 #include "quern/ops/kernels/gemm/gemm_kernel.h"
 #include "quern/ops/kernels/unit.h"
@@ -35,6 +36,19 @@ struct ConvProblem {
   int64_t flop() const;   ///< multiplications and additions, by the definition
   int64_t bytes() const;  ///< of x, weight and y
   auto operator<=>(const ConvProblem&) const = default;
+};
+
+/// Where element (n, c, y, x) of an image tensor lies: dense in either format, or in channels_last
+/// with a gap of some pixels after each row.
+struct ImageStrides {
+  int64_t n, c, y, x;  // in elements
+
+  ImageStrides(MemoryFormat format, int64_t channels, int64_t height, int64_t width,
+               int64_t gap = 0)
+      : n(channels * height * (width + gap)) {
+    if (format == MemoryFormat::channels_last) c = 1, x = channels, y = (width + gap) * channels;
+    else c = height * width, y = width, x = 1;
+  }
 };
 
 enum class ConvPass : uint8_t { forward, dgrad, wgrad };

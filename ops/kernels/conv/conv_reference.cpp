@@ -6,7 +6,6 @@
 
 #include "quern/ops/kernels/activation.h"
 #include "quern/ops/kernels/conv/conv.h"
-#include "quern/ops/kernels/conv/strides.h"
 #include "quern/ops/kernels/work.h"
 #include "quern/tensor/dtype.h"
 

@@ -9,7 +9,6 @@
 #include "quern/ops/kernels/conv/blocks.h"
 #include "quern/ops/kernels/conv/conv.h"
 #include "quern/ops/kernels/conv/depthwise/depthwise_kernel.h"
-#include "quern/ops/kernels/conv/strides.h"
 #include "quern/ops/kernels/pack/matrix.h"
 #include "quern/ops/kernels/table.h"
 #include "quern/ops/kernels/work.h"

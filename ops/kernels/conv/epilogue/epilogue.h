@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "quern/ops/kernels/conv/conv_kernel.h"
 #include "quern/ops/kernels/conv/epilogue/tile_kernel.h"
-#include "quern/ops/kernels/conv/strides.h"
 #include "quern/ops/kernels/gemm/gemm_kernel.h"
 #include "quern/ops/kernels/table.h"
 #include "quern/tensor/dtype.h"

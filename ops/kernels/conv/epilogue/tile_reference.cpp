@@ -1,7 +1,7 @@
 // The tile kernels spelled out: an element after the other.
 #include "quern/ops/kernels/activation.h"
+#include "quern/ops/kernels/conv/conv_kernel.h"
 #include "quern/ops/kernels/conv/epilogue/tile_kernel.h"
-#include "quern/ops/kernels/conv/strides.h"
 #include "quern/tensor/bfloat16.h"
 
 namespace quern::kernels {

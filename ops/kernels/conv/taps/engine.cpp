@@ -16,8 +16,8 @@
 #include <cstddef>
 #include <span>
 
+#include "quern/ops/kernels/conv/blocks.h"
 #include "quern/ops/kernels/conv/epilogue/epilogue.h"
-#include "quern/ops/kernels/conv/prefetch.h"
 #include "quern/ops/kernels/conv/taps/strips.h"
 #include "quern/ops/kernels/conv/taps/taps.h"
 #include "quern/ops/kernels/gemm/micro_kernel.h"

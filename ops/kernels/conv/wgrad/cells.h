@@ -6,7 +6,7 @@
 //   cells are [group][range of blocks of pixels][range of rows][range of columns], a thread's each
 //   dw = the sums of the ranges of pixels, merged in their order
 #pragma once
-#include "quern/ops/kernels/conv/prefetch.h"
+#include "quern/ops/kernels/conv/blocks.h"
 #include "quern/ops/kernels/conv/taps/taps.h"
 #include "quern/tensor/span.h"
 #include "quern/tensor/storage.h"

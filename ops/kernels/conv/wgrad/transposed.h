@@ -2,7 +2,7 @@
 #pragma once
 #include <vector>
 
-#include "quern/ops/kernels/conv/prefetch.h"
+#include "quern/ops/kernels/conv/blocks.h"
 #include "quern/ops/kernels/conv/taps/taps.h"
 #include "quern/ops/kernels/conv/wgrad/cells.h"
 #include "quern/ops/kernels/conv/wgrad/wgrad.h"

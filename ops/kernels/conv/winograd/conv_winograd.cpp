@@ -18,9 +18,9 @@
 #include <string_view>
 
 #include "quern/ops/kernels/blocking.h"
+#include "quern/ops/kernels/conv/blocks.h"
 #include "quern/ops/kernels/conv/conv.h"
 #include "quern/ops/kernels/conv/epilogue/epilogue.h"
-#include "quern/ops/kernels/conv/prefetch.h"
 #include "quern/ops/kernels/gemm/micro_kernel.h"
 #include "quern/tensor/dtype.h"
 #include "quern/tensor/parallel.h"

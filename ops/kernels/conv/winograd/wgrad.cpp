@@ -22,7 +22,7 @@
 #include <vector>
 
 #include "quern/ops/kernels/blocking.h"
-#include "quern/ops/kernels/conv/prefetch.h"
+#include "quern/ops/kernels/conv/blocks.h"
 #include "quern/ops/kernels/conv/wgrad/cells.h"
 #include "quern/ops/kernels/conv/wgrad/wgrad.h"
 #include "quern/ops/kernels/conv/winograd/winograd.h"
