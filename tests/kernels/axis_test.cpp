@@ -48,6 +48,8 @@ std::vector<Reads> reads(const Axis& axis) {
         const int64_t source = i * axis.stride() + tap.offset;
         REQUIRE((t == 0 || axis.tap(phase, t - 1).offset < tap.offset));
         REQUIRE((t >= begin && t < end) == (source >= 0 && source < axis.source));
+        const auto [first, last] = axis.live_outputs(phase, tap);
+        REQUIRE((i >= first && i < last) == (source >= 0 && source < axis.source));
         REQUIRE((tap.plane >= 0 && tap.plane < axis.planes));
         REQUIRE((tap.shift >= 0 && tap.shift <= axis.reach));
         REQUIRE(axis.source_at(tap.plane, i, tap.shift) == source);

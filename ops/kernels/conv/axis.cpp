@@ -85,6 +85,13 @@ Axis::Range Axis::live_taps(const Phase& phase, int64_t i) const {
   return {below(0), below(source)};
 }
 
+Axis::Range Axis::live_outputs(const Phase& phase, const Tap& tap) const {
+  const auto below = [&](int64_t bound) {
+    return std::clamp<int64_t>(ceil_div(bound - tap.offset, stride()), 0, phase.count);
+  };
+  return {below(0), below(source)};
+}
+
 bool Axis::reads_no_padding(int64_t gap) const {
   for (int64_t i = 0; i < phases(); ++i) {
     const Phase p = phase(i);

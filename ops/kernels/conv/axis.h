@@ -77,6 +77,8 @@ struct Axis {
   Range inside(int64_t plane, int64_t first, int64_t extent) const;
   /// The taps [begin, end) of a phase that read a source pixel for output i.
   Range live_taps(const Phase& phase, int64_t i) const;
+  /// The outputs [begin, end) of a phase for which a tap of it reads a source pixel.
+  Range live_outputs(const Phase& phase, const Tap& tap) const;
   /// Does no output read padding, or none that is more than `gap` pixels away?
   bool reads_no_padding(int64_t gap = 0) const;
 };

@@ -75,15 +75,21 @@ void copy_block(const SourceCopy& copy, const Axis& y, const Axis& x, const Bloc
       const auto [top, bottom] = y.inside(plane_y, block.row, layout.height);
       const auto [left, right] = x.inside(plane_x, 0, layout.width);
       const int64_t start = n * layout.image() + plane * layout.plane();
-      zero_positions(copy, scratch, start, start + top * layout.width);
-      zero_positions(copy, scratch, start + bottom * layout.width, start + layout.plane());
+      if (copy.padding_rows) {
+        zero_positions(copy, scratch, start, start + top * layout.width);
+        zero_positions(copy, scratch, start + bottom * layout.width, start + layout.plane());
+      }
       // Rows that follow each other without a gap, in the source and in scratch, are one.
       const bool joined =
           left == 0 && right == layout.width && y.step == 1 && s.y == layout.width * s.x * x.step;
+      if (top < bottom)
+        zero_positions(copy, scratch, start + top * layout.width,
+                       start + top * layout.width + left);
       for (int64_t i = top; i < bottom; i += joined ? bottom - top : 1) {
         const int64_t row = start + i * layout.width;
-        zero_positions(copy, scratch, row, row + left);
-        zero_positions(copy, scratch, row + right, row + layout.width);
+        // Together with the beginning of the next row.
+        zero_positions(copy, scratch, row + right,
+                       row + layout.width + (i + 1 < bottom ? left : 0));
         if (left == right) continue;
         const T* from = src + (block.image + n) * s.n + y.source_at(plane_y, block.row, i) * s.y +
                         x.source_at(plane_x, 0, left) * s.x;

@@ -71,7 +71,8 @@ struct SourceCopy {
   /// the next.
   int bf16_terms = 0;
   int64_t term_stride = 0;
-  int64_t width = 0;  // of Scratch
+  int64_t width = 0;         // of Scratch
+  bool padding_rows = true;  // are they zeroed? Else nobody reads them
 };
 /// A map of all channels, from one on. Acc is what its arrays hold.
 template <class Acc>

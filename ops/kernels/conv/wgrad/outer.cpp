@@ -165,7 +165,15 @@ typename OuterWgrad<T, Operand>::Runs OuterWgrad<T, Operand>::runs(const Block& 
     }
     return runs;
   }
-  const Tap tx = x_axes_[0].tap(x_axes_[0].phase(0), column);
+  const Phase columns = x_axes_[0].phase(0);
+  const Tap tx = x_axes_[0].tap(columns, column);
+  int64_t begin = 0;
+  if (!x_is_a_) {  // padding at the ends of a row is left out
+    const auto [first, end] = x_axes_[0].live_outputs(columns, tx);
+    if (first >= end) return runs;
+    begin = first / gemm_.kr * gemm_.kr;
+    runs.k = std::min(p_.ow, round_up(end, gemm_.kr)) - begin;
+  }
   for (int64_t n = 0; n < block.images; ++n) {
     for (int64_t i = top; i < bottom; ++i) {
       const int64_t output = n * block.rows + i;
@@ -175,8 +183,9 @@ typename OuterWgrad<T, Operand>::Runs OuterWgrad<T, Operand>::runs(const Block& 
         runs.a.push_back(row * width_ * kPitch);
         runs.b.push_back(output * p_.ow * pixel);
       } else {
-        runs.a.push_back(output * width_ * kPitch);
-        runs.b.push_back((n * layout.image() + layout.tap(ty, tx) + i * layout.width) * pixel);
+        runs.a.push_back((output * width_ + begin) * kPitch);
+        runs.b.push_back((n * layout.image() + layout.tap(ty, tx) + i * layout.width + begin) *
+                         pixel);
       }
     }
   }

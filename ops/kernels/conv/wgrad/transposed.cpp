@@ -193,10 +193,18 @@ template <class T, class Operand>
 typename TransposedWgrad<T, Operand>::Runs TransposedWgrad<T, Operand>::runs(const Cell& cell,
                                                                              const Block& block,
                                                                              int64_t tap) const {
-  Runs runs;
+  Runs runs{.a = {}, .b = {}, .k = run_length(block)};
   const Scratch layout = scratch(block.rows);
   const Tap ty = y_axis_.tap(y_axis_.phase(0), tap / tap_columns_);
-  const Tap tx = x_axis_.tap(x_axis_.phase(0), tap % tap_columns_);
+  const Phase columns = x_axis_.phase(0);
+  const Tap tx = x_axis_.tap(columns, tap % tap_columns_);
+  int64_t begin = 0;  // of a row: padding at its ends is left out
+  if (!linear_ && !kw_in_k_) {
+    const auto [first, end] = x_axis_.live_outputs(columns, tx);
+    if (first >= end) return runs;
+    begin = first / gemm_.k_multiple * gemm_.k_multiple;
+    runs.k = padded_k(gemm_, end) - begin;
+  }
   const int64_t a_term = a_items(cell.rows.size, block), b_term = b_items(cell.columns.size, block);
   for (int64_t run = 0; run < run_count(block); ++run) {
     const int64_t n = linear_ ? run : run / block.rows, i = linear_ ? 0 : run % block.rows;
@@ -204,8 +212,9 @@ typename TransposedWgrad<T, Operand>::Runs TransposedWgrad<T, Operand>::runs(con
     if (!linear_ && (source < 0 || source >= p_.ih)) continue;
     for (const TermProduct& term :
          std::span(kTermProducts).first(static_cast<size_t>(term_products(bf16_terms_)))) {
-      runs.a.push_back(n * layout.image() + i * width_ + layout.tap(ty, tx) + term.a * a_term);
-      runs.b.push_back(run * run_length(block) * gemm_.nr + term.b * b_term);
+      runs.a.push_back(n * layout.image() + i * width_ + layout.tap(ty, tx) + begin +
+                       term.a * a_term);
+      runs.b.push_back((run * run_length(block) + begin) * gemm_.nr + term.b * b_term);
     }
   }
   return runs;
@@ -247,7 +256,7 @@ void TransposedWgrad<T, Operand>::multiply(const Cell& cell, const Block& block,
               prefetch.next(batch * ceil_div(chunk.k, kPrefetchStep), nullptr);
           const GemmTile tile{.m = std::min(cells_.row_unit, cell.rows.size - row),
                               .n = std::min<int64_t>(gemm_.nr, cell.columns.size - column),
-                              .k = chunk.k,
+                              .k = linear_ ? chunk.k : runs.k,
                               .batch = batch,
                               .a = run_a.data(),
                               .lda = stride,

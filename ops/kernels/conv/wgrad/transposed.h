@@ -41,9 +41,10 @@ class TransposedWgrad : public WgradOperands {
     int64_t pixel;
     ChannelMap map;
   };
-  /// Where the products of a tap begin in A and in a panel of B, a run of pixels each.
+  /// Where the products of a tap begin in A and in a panel of B, a run of `k` pixels each.
   struct Runs {
     std::vector<int64_t> a, b;
+    int64_t k;
   };
   /// `k` pixels, from `begin` on, of each of `runs` runs.
   struct Chunk {

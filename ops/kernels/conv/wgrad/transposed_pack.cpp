@@ -68,7 +68,9 @@ void TransposedWgrad<T, Operand>::copy_rows(const Cell& cell, const Block& block
               .map = from_channel<Acc>(map_, first),
               .bf16_terms = bf16_terms_,
               .term_stride = a_items(channels, block),
-              .width = width_},
+              .width = width_,
+              // Where k is padded, runs read on into the next row.
+              .padding_rows = linear_ || padded_k(gemm_, p_.ow) != p_.ow},
              y_axis_, x_axis_, block, static_cast<const T*>(x_) + first * x_strides_.c, a);
 }
 

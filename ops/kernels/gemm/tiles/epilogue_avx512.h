@@ -45,8 +45,8 @@ struct Accumulators {
     for (int r = 0; r < kRows; ++r) lo[r] = hi[r] = _mm512_setzero_ps();
   }
 
-  /// Of up to 16 columns: lo becomes their sums, of which lo and hi have had two halves,
-  /// interleaved.
+  /// Up to 16 columns, of each of which two halves of the sum lie side by side, the first two of
+  /// four columns in lo, the others in hi: lo becomes the sums.
   __attribute__((always_inline)) void join_halves() {
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) lo[r] = _mm512_add_ps(evens(lo[r], hi[r]), odds(lo[r], hi[r]));
