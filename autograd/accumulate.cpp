@@ -31,20 +31,24 @@ template <class T>
 #endif
 
 template <class T>
-void add_run(T* sum, const T* x, int64_t n) {
+using AddRun = void (*)(T* sum, const T* x, int64_t n);
+/// The best one.
+template <class T>
+AddRun<T> add_run() {
 #ifdef __x86_64__
-  if (isa_enabled(Isa::avx2)) return add_avx2(sum, x, n);
+  if (isa_enabled(Isa::avx2)) return add_avx2<T>;
 #endif
-  add_all(sum, x, n);
+  return [](T* sum, const T* x, int64_t n) { add_all(sum, x, n); };
 }
 
 /// sum[rows[i], :] += values[i, :], as the elements lie in memory; `out` and `in` are dense.
 template <class T>
 void add_rows(T* out, const T* in, const int64_t* rows, int64_t n, int64_t width) {
+  const AddRun<T> add = add_run<T>();
   parallel_chunks(n, std::max<int64_t>(1, (1 << 15) / std::max<int64_t>(1, width)),
                   [=](int64_t begin, int64_t end) {
                     for (int64_t i = begin; i < end; ++i)
-                      add_run(out + rows[i] * width, in + i * width, width);
+                      add(out + rows[i] * width, in + i * width, width);
                   });
 }
 
@@ -57,6 +61,7 @@ using ExpandedLoops = Loops<Place, &Place::sum, &Place::x>;
 template <class T>
 void add_runs(T* sum, const T* x, const ExpandedLoops& loops) {
   constexpr int64_t kSame = 256;
+  const AddRun<T> add = add_run<T>();
   const int64_t length = loops.inner().size;
   parallel_chunks(loops.elements() / length, std::max<int64_t>(1, (1 << 15) / length),
                   [&](int64_t begin, int64_t end) {
@@ -66,13 +71,13 @@ void add_runs(T* sum, const T* x, const ExpandedLoops& loops) {
                       T* const out = sum + at.sum;
                       const T* const from = x + at.x;
                       if (loops.inner().x == 1) {
-                        add_run(out, from, length);
+                        add(out, from, length);
                         continue;
                       }
                       T same[kSame];
                       std::fill_n(same, std::min(kSame, length), *from);
                       for (int64_t j = 0; j < length; j += kSame)
-                        add_run(out + j, same, std::min(kSame, length - j));
+                        add(out + j, same, std::min(kSame, length - j));
                     }
                   });
 }
@@ -149,9 +154,9 @@ void add_(const Tensor& sum, const Tensor& t) {
   visit_floating("backward", sum.dtype(), [&]<class T>(std::type_identity<T>) {
     T* const out = sum.out<T>();
     const T* const in = x.data<T>();
-    parallel_chunks(sum.numel(), 1 << 15, [=](int64_t begin, int64_t end) {
-      add_run(out + begin, in + begin, end - begin);
-    });
+    const AddRun<T> add = add_run<T>();
+    parallel_chunks(sum.numel(), 1 << 15,
+                    [=](int64_t begin, int64_t end) { add(out + begin, in + begin, end - begin); });
   });
   sum.storage()->bump_version();
 }

@@ -10,6 +10,14 @@ namespace {
 
 int64_t floor_div(int64_t a, int64_t b) { return (a >= 0 ? a : a - b + 1) / b; }
 
+/// Which of `count` numbers, `step` apart from `first` on, are at least `low` and below `high`.
+Axis::Range between(int64_t low, int64_t high, int64_t first, int64_t step, int64_t count) {
+  const auto below = [&](int64_t bound) {
+    return std::clamp<int64_t>(ceil_div(bound - first, step), 0, count);
+  };
+  return {below(low), below(high)};
+}
+
 /// With what follows from its taps.
 Axis completed(Axis axis) {
   int64_t first = INT64_MAX, last = INT64_MIN;
@@ -78,18 +86,11 @@ Axis::Range Axis::inside(int64_t plane, int64_t first, int64_t extent) const {
 }
 
 Axis::Range Axis::live_taps(const Phase& phase, int64_t i) const {
-  const int64_t first = i * stride() + phase.offset;  // the source pixel of the first tap
-  const auto below = [&](int64_t bound) {
-    return std::clamp<int64_t>(ceil_div(bound - first, phase.offset_step), 0, phase.taps);
-  };
-  return {below(0), below(source)};
+  return between(0, source, i * stride() + phase.offset, phase.offset_step, phase.taps);
 }
 
 Axis::Range Axis::live_outputs(const Phase& phase, const Tap& tap) const {
-  const auto below = [&](int64_t bound) {
-    return std::clamp<int64_t>(ceil_div(bound - tap.offset, stride()), 0, phase.count);
-  };
-  return {below(0), below(source)};
+  return between(0, source, tap.offset, stride(), phase.count);
 }
 
 bool Axis::reads_no_padding(int64_t gap) const {

@@ -10,8 +10,8 @@
 //
 // B costs nothing to pack, A is the smaller and serves more tiles. If taps differ, A is dy, and B a
 // zero-padded copy of x in which a tap is an offset; a run is a row of outputs, and rows of taps
-// that fall on the padding are left out. With few input channels (the stem) A is x, and the columns
-// of taps are rows of A.
+// that fall on the padding are left out, as are the ends of long rows. With few input channels (the
+// stem) A is x, and the columns of taps are rows of A.
 #include "quern/ops/kernels/conv/wgrad/outer.h"
 
 #include <algorithm>

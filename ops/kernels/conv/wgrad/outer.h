@@ -114,6 +114,7 @@ class OuterWgrad : public WgradOperands {
     return block.images * rows * width_;
   }
   int64_t image_columns(const Block& block) const { return round_up(block.rows * p_.ow, gemm_.kr); }
+  /// Rows of a tile.
   int64_t mr() const { return cells_.columns <= gemm_.nr / 2 ? gemm_.narrow_mr : gemm_.mr; }
   /// Of a term of A; a multiple of a cache line.
   int64_t a_items(const Block& block, int64_t rows) const {

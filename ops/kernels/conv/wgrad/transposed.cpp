@@ -252,11 +252,11 @@ void TransposedWgrad<T, Operand>::multiply(const Cell& cell, const Block& block,
             run_a[static_cast<size_t>(t)] = tile_a + runs.a[static_cast<size_t>(from + t)];
             run_b[static_cast<size_t>(t)] = panel_b + runs.b[static_cast<size_t>(from + t)];
           }
-          const Prefetch::Lines lines =
-              prefetch.next(batch * ceil_div(chunk.k, kPrefetchStep), nullptr);
+          const int64_t k = linear_ ? chunk.k : runs.k;
+          const Prefetch::Lines lines = prefetch.next(batch * ceil_div(k, kPrefetchStep), nullptr);
           const GemmTile tile{.m = std::min(cells_.row_unit, cell.rows.size - row),
                               .n = std::min<int64_t>(gemm_.nr, cell.columns.size - column),
-                              .k = linear_ ? chunk.k : runs.k,
+                              .k = k,
                               .batch = batch,
                               .a = run_a.data(),
                               .lda = stride,

@@ -92,6 +92,7 @@ __attribute__((always_inline)) inline void add_row_pairs(Accumulators<kRows>& c,
   if constexpr (kRows % 2 != 0)
     c.lo[kRows - 1] = Products::add(c.lo[kRows - 1], Products::broadcast(a[kRows - 1]), b);
 }
+/// The sums of each row by itself again.
 template <int kRows>
 __attribute__((always_inline)) inline void sort_rows(Accumulators<kRows>& c) {
 #pragma GCC unroll 16
