@@ -86,6 +86,54 @@ struct Accumulators {
 struct Columns {
   __m512 lo, hi;
 };
+__attribute__((always_inline)) inline Columns operator+(Columns a, Columns b) {
+  return {_mm512_add_ps(a.lo, b.lo), _mm512_add_ps(a.hi, b.hi)};
+}
+__attribute__((always_inline)) inline Columns operator-(Columns a, Columns b) {
+  return {_mm512_sub_ps(a.lo, b.lo), _mm512_sub_ps(a.hi, b.hi)};
+}
+/// a·b + c.
+__attribute__((always_inline)) inline Columns fma(Columns a, Columns b, Columns c) {
+  return {_mm512_fmadd_ps(a.lo, b.lo, c.lo), _mm512_fmadd_ps(a.hi, b.hi, c.hi)};
+}
+
+/// Activations that only clamp, and none. NaN passes.
+class Clamp {
+ public:
+  explicit Clamp(Activation activation)
+      : least_(_mm512_set1_ps(activation == Activation::none ? -__builtin_inff() : 0)),
+        most_(_mm512_set1_ps(activation == Activation::relu6 ? 6 : __builtin_inff())) {}
+
+  __attribute__((always_inline)) Columns operator()(Columns v) const {
+    return {clamp(v.lo), clamp(v.hi)};
+  }
+
+ private:
+  __attribute__((always_inline)) __m512 clamp(__m512 v) const {
+    return _mm512_min_ps(most_, _mm512_max_ps(least_, v));
+  }
+  __m512 least_, most_;
+};
+
+/// The gradient through one: dz, or 0 where z is beyond its bounds. No activation has a lower one,
+/// relu no upper one: they are NaN, which nothing is beyond.
+class Passed {
+ public:
+  explicit Passed(Activation activation)
+      : low_(bound(activation != Activation::none, 0)),
+        high_(bound(activation == Activation::relu6, 6)) {}
+
+  __attribute__((always_inline)) __m512 operator()(__m512 dz, __m512 z) const {
+    const __mmask16 above = _mm512_cmp_ps_mask(z, low_, _CMP_NLE_UQ);
+    return _mm512_maskz_mov_ps(_mm512_mask_cmp_ps_mask(above, z, high_, _CMP_NGE_UQ), dz);
+  }
+
+ private:
+  static __m512 bound(bool has, float at) { return _mm512_set1_ps(has ? at : __builtin_nanf("")); }
+  __m512 low_, high_;
+};
+
+// How 16 columns of a row are loaded and added, and all of them stored.
 
 struct F32Rows {
   using Item = float;
@@ -104,8 +152,38 @@ struct F32Rows {
   }
 };
 
-/// Rows is F32Rows or Bf16Rows: how the columns of a row are loaded, added and stored. kHalf: of up
-/// to 16 columns; the compiler leaves out what is not stored.
+#ifdef __AVX512BF16__
+/// Vectors of bf16 go between functions as integers: clang 16 at -O0 loses a __m512bh on the way.
+inline __m512 add_pair_products(__m512 sum, __m512i a, __m512i b) {
+  return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b);
+}
+
+struct Bf16Rows {
+  using Item = uint16_t;
+  static __m512 load(__mmask16 in, const uint16_t* columns) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(widened(in, columns), 16));
+  }
+  /// As products with 1, which are exact: an instruction less than to widen and add.
+  static __m512 add(__m512 sum, __mmask16 in, const uint16_t* columns) {
+    return add_pair_products(sum, widened(in, columns), _mm512_set1_epi32(0x3f80));
+  }
+  static void store(InColumns in, uint16_t* row, Columns v) {
+    _mm512_mask_storeu_epi16(row, _mm512_kunpackw(in.hi, in.lo),
+                             (__m512i)_mm512_cvtne2ps_pbh(v.hi, v.lo));
+  }
+  static void store_half(InColumns in, uint16_t* row, __m512 lo) {
+    _mm256_mask_storeu_epi16(row, in.lo, (__m256i)_mm512_cvtneps_pbh(lo));
+  }
+
+ private:
+  static __m512i widened(__mmask16 in, const uint16_t* columns) {
+    return _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(in, columns));
+  }
+};
+#endif
+
+/// Rows is F32Rows or Bf16Rows. kHalf: of up to 16 columns; the compiler leaves out what is not
+/// stored.
 template <class Rows, int kRows, bool kHalf>
 struct TileEpilogue {
   using Item = typename Rows::Item;
@@ -160,22 +238,16 @@ struct TileEpilogue {
   }
   __attribute__((always_inline)) void activate(Accumulators<kRows>& c) const {
     add_residual(c);
-    const __m512 least = _mm512_set1_ps(f.activation == Activation::none ? -__builtin_inff() : 0);
-    const __m512 most = _mm512_set1_ps(f.activation == Activation::relu6 ? 6 : __builtin_inff());
-    const auto activated = [&](Columns v) __attribute__((always_inline)) {  // NaN passes
-      return Columns{_mm512_min_ps(most, _mm512_max_ps(least, v.lo)),
-                     _mm512_min_ps(most, _mm512_max_ps(least, v.hi))};
-    };
-    rows(c, activated);
+    rows(c, Clamp(f.activation));
   }
 
   __attribute__((always_inline)) void moments(const Accumulators<kRows>& c) const {
     const Columns center = load(f.map.center);
     Columns first = load(f.first), second = load(f.second);
     const auto summed = [&](Columns v) __attribute__((always_inline)) {
-      const Columns d{_mm512_sub_ps(v.lo, center.lo), _mm512_sub_ps(v.hi, center.hi)};
-      first = {_mm512_add_ps(first.lo, d.lo), _mm512_add_ps(first.hi, d.hi)};
-      second = {_mm512_fmadd_ps(d.lo, d.lo, second.lo), _mm512_fmadd_ps(d.hi, d.hi, second.hi)};
+      const Columns distance = v - center;
+      first = first + distance;
+      second = fma(distance, distance, second);
       return v;
     };
     rows(c, summed);
@@ -192,12 +264,7 @@ struct TileEpilogue {
     };
     const __m512 scale = array(f.map.scale), shift = array(f.map.shift),
                  center = array(f.map.center);
-    // Which relu has none of, and no activation no bound: nothing is beyond a NaN.
-    const auto bound = [&](bool has, float at) __attribute__((always_inline)) {
-      return _mm512_set1_ps(has ? at : __builtin_nanf(""));
-    };
-    const __m512 low = bound(f.map.activation != Activation::none, 0),
-                 high = bound(f.map.activation == Activation::relu6, 6);
+    const Passed passed(f.map.activation);
     __m512 first[2] = {}, second[2] = {};
     if (f.residual != nullptr) {
       const Item* residual = first_row(f.residual);
@@ -209,10 +276,7 @@ struct TileEpilogue {
 #pragma GCC unroll 14
     for (int r = 0; r < kRows; ++r, x += f.stride) {
       const __m512 distance = _mm512_sub_ps(Rows::load(there, x + column), center);
-      const __m512 z = _mm512_fmadd_ps(distance, scale, shift);
-      const __mmask16 passed =
-          _mm512_mask_cmp_ps_mask(_mm512_cmp_ps_mask(z, low, _CMP_NLE_UQ), z, high, _CMP_NGE_UQ);
-      c[r] = _mm512_maskz_mov_ps(passed, c[r]);
+      c[r] = passed(c[r], _mm512_fmadd_ps(distance, scale, shift));
       first[r % 2] = _mm512_add_ps(first[r % 2], c[r]);
       second[r % 2] = _mm512_fmadd_ps(c[r], distance, second[r % 2]);
     }

@@ -3,7 +3,6 @@
 namespace quern::kernels {
 namespace {
 
-/// Vectors of bf16 go between functions as integers: clang 16 at -O0 loses a __m512bh on the way.
 struct Pairs {
   using Item = uint16_t;
   static constexpr int64_t kKr = 2;
@@ -23,32 +22,7 @@ struct Pairs {
     return all;
   }
   static __m512i load(const uint16_t* b) { return _mm512_loadu_si512(b); }
-  static __m512 add(__m512 sum, __m512i a, __m512i b) {
-    return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b);
-  }
-};
-
-struct Bf16Rows {
-  using Item = uint16_t;
-  static __m512 load(__mmask16 in, const uint16_t* columns) {
-    return _mm512_castsi512_ps(_mm512_slli_epi32(widened(in, columns), 16));
-  }
-  /// As products with 1, which are exact: an instruction less than to widen and add.
-  static __m512 add(__m512 sum, __mmask16 in, const uint16_t* columns) {
-    return Pairs::add(sum, widened(in, columns), _mm512_set1_epi32(0x3f80));
-  }
-  static void store(InColumns in, uint16_t* row, Columns v) {
-    _mm512_mask_storeu_epi16(row, _mm512_kunpackw(in.hi, in.lo),
-                             (__m512i)_mm512_cvtne2ps_pbh(v.hi, v.lo));
-  }
-  static void store_half(InColumns in, uint16_t* row, __m512 lo) {
-    _mm256_mask_storeu_epi16(row, in.lo, (__m256i)_mm512_cvtneps_pbh(lo));
-  }
-
- private:
-  static __m512i widened(__mmask16 in, const uint16_t* columns) {
-    return _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(in, columns));
-  }
+  static __m512 add(__m512 sum, __m512i a, __m512i b) { return add_pair_products(sum, a, b); }
 };
 
 struct Bf16 {

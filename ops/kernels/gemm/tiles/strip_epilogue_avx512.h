@@ -1,183 +1,149 @@
 // What a strip's tiles become, 32 columns of a row at a time: whole cache lines of bf16.
 #pragma once
-#include <immintrin.h>
-
 #include "quern/ops/kernels/activation_simd.h"
 #include "quern/ops/kernels/gemm/strip.h"
+#include "quern/ops/kernels/gemm/tiles/epilogue_avx512.h"
 
 namespace quern::kernels {
 namespace {
 
-/// The columns 0..15 and 16..31 that there are.
-struct Columns32 {
-  __m512 lo, hi;
-};
-struct Mask32 {
-  __mmask16 lo, hi;
-
-  explicit Mask32(int64_t n) {
-    const uint32_t all = n >= 32 ? ~0u : (1u << n) - 1;
-    lo = static_cast<__mmask16>(all), hi = static_cast<__mmask16>(all >> 16);
+/// Rows is F32Rows or Bf16Rows: of the outputs, the residual and x.
+template <class Rows>
+class StripOutputs {
+ public:
+  template <Epilogue::Kind kKind>
+  static void complete(const SummedTile& tile, int64_t begin, int64_t end) {
+    using Kind = Epilogue::Kind;
+    const StripOutputs outputs(tile, begin, end);
+    if constexpr (kKind == Kind::store) outputs.store();
+    else if constexpr (kKind == Kind::activate) outputs.activate();
+    else if constexpr (kKind == Kind::moments) outputs.moments();
+    else outputs.gradient();
   }
-  Columns32 load(const void* array, int64_t column) const {
-    const float* p = static_cast<const float*>(array) + column;
-    return {_mm512_maskz_loadu_ps(lo, p), _mm512_maskz_loadu_ps(hi, p + 16)};
-  }
-  void store(void* array, int64_t column, Columns32 v) const {
-    float* p = static_cast<float*>(array) + column;
-    _mm512_mask_storeu_ps(p, lo, v.lo);
-    _mm512_mask_storeu_ps(p + 16, hi, v.hi);
-  }
-};
 
-/// Rows of f32, and of bf16.
-struct WideItems {
-  using Item = float;
-  static Columns32 load(const Mask32& mask, const float* p) { return mask.load(p, 0); }
-  static void store(const Mask32& mask, float* p, Columns32 v) { mask.store(p, 0, v); }
-};
-struct Bf16Items {
-  using Item = uint16_t;
-  static Columns32 load(const Mask32& mask, const uint16_t* p) {
-    const auto widened = [](__mmask16 m, const uint16_t* half) {
-      const __m512i items = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(m, half));
-      return _mm512_castsi512_ps(_mm512_slli_epi32(items, 16));
-    };
-    return {widened(mask.lo, p), widened(mask.hi, p + 16)};
+ private:
+  using Item = typename Rows::Item;
+
+  StripOutputs(const SummedTile& tile, int64_t begin, int64_t end)
+      : tile_(tile), f_(*tile.epilogue), begin_(begin), end_(end), in_(tile.n) {}
+
+  __attribute__((always_inline)) Columns load(const Item* row) const {
+    return {Rows::load(in_.lo, row), Rows::load(in_.hi, row + 16)};
   }
-  static void store(const Mask32& mask, uint16_t* p, Columns32 v) {
-    const auto both = static_cast<__mmask32>(mask.lo | static_cast<uint32_t>(mask.hi) << 16);
-    _mm512_mask_storeu_epi16(p, both, (__m512i)_mm512_cvtne2ps_pbh(v.hi, v.lo));
+  /// Of an array with an element a column.
+  Columns columns(const void* array) const {
+    const auto* p = static_cast<const float*>(array) + tile_.column;
+    return {F32Rows::load(in_.lo, p), F32Rows::load(in_.hi, p + 16)};
   }
-};
+  void add_up(Columns first, Columns second) const {
+    F32Rows::store(in_, static_cast<float*>(f_.first) + tile_.column, first);
+    F32Rows::store(in_, static_cast<float*>(f_.second) + tile_.column, second);
+  }
+  /// The tile's part of the epilogue's out, residual or x.
+  template <class T>
+  T* of(T* tensor) const {
+    return tensor == nullptr ? nullptr : tensor + tile_.tile->out + tile_.column;
+  }
+  const Item* residual() const { return of(static_cast<const Item*>(f_.residual)); }
 
-template <class F>
-__attribute__((always_inline)) inline Columns32 each(Columns32 a, F f) {
-  return {f(a.lo), f(a.hi)};
-}
-template <class F>
-__attribute__((always_inline)) inline Columns32 each(Columns32 a, Columns32 b, F f) {
-  return {f(a.lo, b.lo), f(a.hi, b.hi)};
-}
-inline Columns32 operator+(Columns32 a, Columns32 b) {
-  return {_mm512_add_ps(a.lo, b.lo), _mm512_add_ps(a.hi, b.hi)};
-}
-inline Columns32 operator-(Columns32 a, Columns32 b) {
-  return {_mm512_sub_ps(a.lo, b.lo), _mm512_sub_ps(a.hi, b.hi)};
-}
-inline Columns32 fused(Columns32 a, Columns32 b, Columns32 c) {
-  return {_mm512_fmadd_ps(a.lo, b.lo, c.lo), _mm512_fmadd_ps(a.hi, b.hi, c.hi)};
-}
+  /// out = value(its sums, how far its row is from the first) for all rows.
+  template <class F>
+  __attribute__((always_inline)) void each_row(F value) const {
+    Item* const out = of(static_cast<Item*>(f_.out));
+    for (int64_t i = begin_; i < end_; ++i) {
+      const StripRow row = tile_.tile->rows[i];
+      const float* sums = tile_.sums + row.row * kNr;
+      Rows::store(in_, out + row.to,
+                  value(Columns{_mm512_load_ps(sums), _mm512_load_ps(sums + 16)}, row.to));
+    }
+  }
 
-template <class Items>
-struct AvxFinish {
-  using Item = typename Items::Item;
-  using Kind = Epilogue::Kind;
+  void store() const {
+    const auto same = [](Columns v, int64_t) __attribute__((always_inline)) { return v; };
+    each_row(same);
+  }
 
-  template <Kind kKind>
-  static void run(const SummedTile& tile, int64_t begin, int64_t end) {
-    const Epilogue& f = *tile.epilogue;
-    const Mask32 mask(tile.n);
-    const int64_t first_item = tile.tile->out + tile.column;
-    Item* const out = static_cast<Item*>(f.out) + first_item;
-    const Item* const residual =
-        f.residual ? static_cast<const Item*>(f.residual) + first_item : nullptr;
-    const Item* const xs = f.x ? static_cast<const Item*>(f.x) + first_item : nullptr;
-    const auto each_row = [&](auto value) __attribute__((always_inline)) {
-      for (int64_t i = begin; i < end; ++i) {
-        const StripRow row = tile.tile->rows[i];
-        const float* sums = tile.sums + row.row * 32;
-        Items::store(mask, out + row.to,
-                     value(Columns32{_mm512_load_ps(sums), _mm512_load_ps(sums + 16)}, row.to));
-      }
-    };
-    if constexpr (kKind == Kind::store) {
-      const auto same = [](Columns32 v, int64_t) __attribute__((always_inline)) { return v; };
-      each_row(same);
-    } else if constexpr (kKind == Kind::activate) {
-      const Columns32 shift = mask.load(f.map.shift, tile.column);
-      if (!only_clamps(f.activation)) {
-        const auto curved = [&](Columns32 v, int64_t to) {
-          v = v + shift;
-          if (residual) v = v + Items::load(mask, residual + to);
-          return each(v,
-                      [&](__m512 x) -> __m512 { return activated(Vec<float>(x), f.activation); });
-        };
-        return each_row(curved);
-      }
-      const __m512 least = _mm512_set1_ps(f.activation == Activation::none ? -__builtin_inff() : 0);
-      const __m512 most = _mm512_set1_ps(f.activation == Activation::relu6 ? 6 : __builtin_inff());
-      const auto clamped = [&](__m512 v) __attribute__((always_inline)) {  // NaN passes
-        return _mm512_min_ps(most, _mm512_max_ps(least, v));
-      };
-      const auto activated = [&](Columns32 v, int64_t to) __attribute__((always_inline)) {
+  void activate() const {
+    const auto with = [&](auto activation) __attribute__((always_inline)) {
+      const Columns shift = columns(f_.map.shift);
+      const Item* const residual = this->residual();
+      const auto activated = [&](Columns v, int64_t to) __attribute__((always_inline)) {
         v = v + shift;
-        if (residual) v = v + Items::load(mask, residual + to);
-        return each(v, clamped);
+        if (residual) v = v + load(residual + to);
+        return activation(v);
       };
       each_row(activated);
-    } else {
-      Columns32 first = mask.load(f.first, tile.column), second = mask.load(f.second, tile.column);
-      const Columns32 center = mask.load(f.map.center, tile.column);
-      if constexpr (kKind == Kind::moments) {
-        const auto summed = [&](Columns32 v, int64_t) __attribute__((always_inline)) {
-          const Columns32 distance = v - center;
-          first = first + distance;
-          second = fused(distance, distance, second);
-          return v;
-        };
-        each_row(summed);
-      } else {
-        const Columns32 scale = mask.load(f.map.scale, tile.column),
-                        shift = mask.load(f.map.shift, tile.column);
-        // Which relu has none of, and no activation no bound: nothing is beyond a NaN.
-        const auto bound = [](bool has, float at) {
-          return _mm512_set1_ps(has ? at : __builtin_nanf(""));
-        };
-        const __m512 low = bound(f.map.activation != Activation::none, 0),
-                     high = bound(f.map.activation == Activation::relu6, 6);
-        const auto bent = [&](__m512 dz, __m512 z) -> __m512 {
-          return through(Vec<float>(dz), Vec<float>(z), f.map.activation);
-        };
-        const auto cut = [&](__m512 dz, __m512 z) __attribute__((always_inline)) {
-          const __mmask16 passed = _mm512_mask_cmp_ps_mask(_mm512_cmp_ps_mask(z, low, _CMP_NLE_UQ),
-                                                           z, high, _CMP_NGE_UQ);
-          return _mm512_maskz_mov_ps(passed, dz);
-        };
-        const bool curved = !only_clamps(f.map.activation);
-        const auto masked = [&](Columns32 v, int64_t to) __attribute__((always_inline)) {
-          if (residual) v = v + Items::load(mask, residual + to);
-          const Columns32 distance = Items::load(mask, xs + to) - center;
-          const Columns32 z = fused(distance, scale, shift);
-          v = curved ? each(v, z, bent) : each(v, z, cut);
-          first = first + v;
-          second = fused(v, distance, second);
-          return v;
-        };
-        each_row(masked);
-      }
-      mask.store(f.first, tile.column, first);
-      mask.store(f.second, tile.column, second);
-    }
+    };
+    const auto curve = [&](Columns v) -> Columns {
+      const auto half = [&](__m512 x) -> __m512 { return activated(Vec<float>(x), f_.activation); };
+      return {half(v.lo), half(v.hi)};
+    };
+    if (only_clamps(f_.activation)) with(Clamp(f_.activation));
+    else with(curve);
   }
 
-  static CompleteOutputs* of(Kind kind) {
-    switch (kind) {
-      case Kind::store: return run<Kind::store>;
-      case Kind::activate: return run<Kind::activate>;
-      case Kind::moments: return run<Kind::moments>;
-      case Kind::gradient: return run<Kind::gradient>;
-    }
-    return nullptr;
+  void moments() const {
+    const Columns center = columns(f_.map.center);
+    Columns first = columns(f_.first), second = columns(f_.second);
+    const auto summed = [&](Columns v, int64_t) __attribute__((always_inline)) {
+      const Columns distance = v - center;
+      first = first + distance;
+      second = fma(distance, distance, second);
+      return v;
+    };
+    each_row(summed);
+    add_up(first, second);
   }
+
+  void gradient() const {
+    const Columns center = columns(f_.map.center), scale = columns(f_.map.scale),
+                  shift = columns(f_.map.shift);
+    Columns first = columns(f_.first), second = columns(f_.second);
+    const Item *const xs = of(static_cast<const Item*>(f_.x)), *const residual = this->residual();
+    const Passed passed(f_.map.activation);
+    const bool curved = !only_clamps(f_.map.activation);
+    const auto bent = [&](__m512 dz, __m512 z) -> __m512 {
+      return through(Vec<float>(dz), Vec<float>(z), f_.map.activation);
+    };
+    const auto masked = [&](Columns v, int64_t to) __attribute__((always_inline)) {
+      if (residual) v = v + load(residual + to);
+      const Columns distance = load(xs + to) - center, z = fma(distance, scale, shift);
+      v = curved ? Columns{bent(v.lo, z.lo), bent(v.hi, z.hi)}
+                 : Columns{passed(v.lo, z.lo), passed(v.hi, z.hi)};
+      first = first + v;
+      second = fma(v, distance, second);
+      return v;
+    };
+    each_row(masked);
+    add_up(first, second);
+  }
+
+  const SummedTile& tile_;
+  const Epilogue& f_;
+  const int64_t begin_, end_;
+  const InColumns in_;
 };
 
 struct Avx512StripEpilogue {
   static CompleteOutputs* of(const Epilogue& f) {
-    return f.wide ? AvxFinish<WideItems>::of(f.kind) : AvxFinish<Bf16Items>::of(f.kind);
+    return f.wide ? of_rows<F32Rows>(f.kind) : of_rows<Bf16Rows>(f.kind);
   }
   static void prefetch(const void* line) {
     _mm_prefetch(static_cast<const char*>(line), _MM_HINT_T1);
+  }
+
+ private:
+  template <class Rows>
+  static CompleteOutputs* of_rows(Epilogue::Kind kind) {
+    using Kind = Epilogue::Kind;
+    using Outputs = StripOutputs<Rows>;
+    switch (kind) {
+      case Kind::store: return Outputs::template complete<Kind::store>;
+      case Kind::activate: return Outputs::template complete<Kind::activate>;
+      case Kind::moments: return Outputs::template complete<Kind::moments>;
+      case Kind::gradient: return Outputs::template complete<Kind::gradient>;
+    }
+    return nullptr;
   }
 };
 
