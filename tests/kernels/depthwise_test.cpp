@@ -140,8 +140,8 @@ TEST_CASE("Rows of depthwise windows equal the reference's on every instruction 
   };
   for (int i = 0; i < (kEmulatedCpu ? 60 : 600); ++i) {
     DepthwiseWindow w{};
-    w.width = draw(1, 24), w.rows = draw(0, 7), w.taps = draw(0, 9);
-    w.outputs = draw(1, 21), w.stride = draw(1, 3), w.offset = draw(-9, 4);
+    w.width = draw(1, 24), w.rows = draw(0, 7), w.taps = i % 4 == 0 ? draw(8, 17) : draw(0, 7);
+    w.outputs = draw(1, 21), w.stride = draw(1, 3), w.offset = draw(-w.taps - 2, 4);
     w.offset_step = draw(0, 3) == 0 ? draw(2, 3) : 1;
     w.group = int64_t{1} << draw(0, 3);
     w.channels = draw(kDepthwiseChannels / w.group, 50 / w.group) * w.group;
@@ -199,7 +199,8 @@ TEST_CASE("Depthwise sums stay within the bound of one f32 sum") {
   // (K+1)·u·Σ|x·w|, and bf16 once more.
   for (const Case& c : {depthwise(2, 35, {15, 17}, {3, 3}, {1, 1}, {1, 1}),
                         depthwise(1, 18, {16, 12}, {5, 5}, {2, 2}, {2, 2}),
-                        depthwise(1, 3, {14, 31}, {7, 7}, {1, 1}, {3, 3})})
+                        depthwise(1, 3, {14, 31}, {7, 7}, {1, 1}, {3, 3}),
+                        depthwise(1, 20, {17, 19}, {13, 11}, {1, 1}, {6, 5})})
     for (MemoryFormat format : kFormats)
       for (DType dtype : {DType::f32, DType::bf16}) {
         const ConvProblem p = c.problem(dtype, format);
@@ -221,7 +222,8 @@ TEST_CASE("A NaN or infinity reaches the windows that hold it, and padding multi
   constexpr double inf = std::numeric_limits<double>::infinity();
   for (const Case& c : {depthwise(2, 21, {9, 10}, {3, 3}, {1, 1}, {1, 1}),
                         depthwise(1, 21, {13, 14}, {3, 5}, {1, 1}, {2, 4}, {1, 2}),
-                        depthwise(1, 4, {7, 15}, {5, 5}, {2, 2}, {2, 2})})
+                        depthwise(1, 4, {7, 15}, {5, 5}, {2, 2}, {2, 2}),
+                        depthwise(1, 20, {9, 19}, {4, 13}, {1, 1}, {2, 6})})
     for (MemoryFormat format : kFormats) {
       const ConvProblem p = c.problem(DType::f32, format);
       Data data(p, false);

@@ -5,6 +5,7 @@
 #include "quern/ops/kernels/activation_simd.h"
 #include "quern/ops/kernels/conv/depthwise/backward_simd.h"
 #include "quern/ops/kernels/conv/depthwise/grouped_simd.h"
+#include "quern/ops/kernels/conv/depthwise/planes_simd.h"
 
 namespace quern::kernels {
 namespace {
@@ -13,42 +14,14 @@ template <class T>
 struct DepthwiseLoops {
   using V = Vec<T>;
   static constexpr int64_t lanes = kLanes<T>;
-  /// Outputs whose sums are in registers, beside a row of taps.
-  static constexpr int kOutputs = kRegisters / 4;
   /// Outputs whose dy is in registers, beside the sums of some rows of taps.
   static constexpr int kGradients = 4;
 
-  /// put(i, sum i) of the first `count`.
-  template <class F>
-  __attribute__((always_inline)) static void each_sum(const V (&sum)[kOutputs], int64_t count,
-                                                      F put) {
-#pragma GCC unroll 8
-    for (int i = 0; i < kOutputs; ++i) {
-      if (i >= count) break;
-      put(i, sum[i]);
-    }
-  }
-  /// The first `count` of a run's sums to elements `to`, to + apart, ...
-  __attribute__((always_inline)) static void store_sums(const V (&sum)[kOutputs], int64_t count,
-                                                        V shift, Activation activation, Sums<T> out,
-                                                        int64_t to, int64_t apart) {
-    if (activation == Activation::none)
-      return each_sum(
-          sum, count, [&](int i, V s) __attribute__((always_inline)) {
-            out.put(to + i * apart, s + shift);
-          });
-    const Bounds bounds(activation);
-    const V low(bounds.low), high(bounds.high);
-    each_sum(
-        sum, count, [&](int i, V s) __attribute__((always_inline)) {
-          out.put(to + i * apart, bounded(s + shift, low, high));
-        });
-  }
-  /// The same from channel c on, whose first lanes another vector has, too.
-  __attribute__((always_inline)) static void store_sums(const V (&sum)[kOutputs], int64_t count,
-                                                        const DepthwiseStore& a, int64_t c,
-                                                        int64_t first_lane, Sums<T> out, int64_t to,
-                                                        int64_t apart) {
+  /// store_sums() from channel c on, whose first lanes another vector has, too.
+  __attribute__((always_inline)) static void store_outputs(const V (&sum)[kOutputs], int64_t count,
+                                                           const DepthwiseStore& a, int64_t c,
+                                                           int64_t first_lane, Sums<T> out,
+                                                           int64_t to, int64_t apart) {
     for (int64_t i = 0; a.to_next_row > 0 && i < count; ++i)
       out.own(to + i * apart + a.to_next_row);
     if (!a.first)
@@ -67,12 +40,40 @@ struct DepthwiseLoops {
     add_lanes(a.second + c, second, first_lane);
   }
 
-  // Windows whose taps are neighbours, `taps` in a row; `stride` pixels from one to the next.
+  // Windows whose taps are neighbours; `stride` pixels from one to the next.
 
+  /// f(n), a constant: so many of `left` taps in a row the loops take at once. Returns n.
+  template <class F>
+  __attribute__((always_inline)) static int64_t some_taps(int64_t left, F f) {
+    if (left >= 7) return f(std::integral_constant<int, 7>{}), 7;
+    if (left >= 5) return f(std::integral_constant<int, 5>{}), 5;
+    if (left >= 3) return f(std::integral_constant<int, 3>{}), 3;
+    if (left == 2) return f(std::integral_constant<int, 2>{}), 2;
+    return f(std::integral_constant<int, 1>{}), 1;
+  }
+
+  /// sum += a row's pixels under `taps` neighbours; position 0 is at `row`.
   template <int taps, int stride>
-  static void sum_known(const DepthwiseWindow& w, const float* weight, const DepthwiseStore& a,
+  __attribute__((always_inline)) static void add_row(const DepthwiseWindow& w,
+                                                     const Positions& live, const T* row,
+                                                     const float* weight, V (&sum)[kOutputs]) {
+    V tap[taps];
+    unroll<taps>([&](int t) { tap[t] = load(weight + t * w.weight_tap); });
+#pragma GCC unroll 32
+    for (int p = 0; p < (kOutputs - 1) * stride + taps; ++p) {
+      if (!live.has(p)) continue;
+      const V x = load(row + p * w.pixel);
+#pragma GCC unroll 8
+      for (int t = 0; t < taps; ++t)
+        if (p >= t && (p - t) % stride == 0 && p - t < kOutputs * stride)
+          sum[(p - t) / stride] = fused(x, tap[t], sum[(p - t) / stride]);
+    }
+  }
+
+  /// `known`: w.taps, or 0, where they are taken some at a time.
+  template <int known, int stride>
+  static void sum_dense(const DepthwiseWindow& w, const float* weight, const DepthwiseStore& a,
                         Sums<T> out, int64_t out_pixel) {
-    constexpr int positions = (kOutputs - 1) * stride + taps;
     for (int64_t output = 0; output < w.outputs; output += kOutputs) {
       const int64_t count = at_most(kOutputs, w.outputs - output);
       const Positions live(w, output, count);
@@ -84,85 +85,17 @@ struct DepthwiseLoops {
         unroll<kOutputs>([&](int i) { sum[i] = V(0); });
         for (int64_t r = 0; r < w.rows; ++r, row += w.source_row, of_row += w.weight_row) {
           if (r >= w.rows - w.fresh) prefetch_next(w, live, row);
-          V tap[taps];
-          unroll<taps>([&](int t) { tap[t] = load(of_row + t * w.weight_tap); });
-#pragma GCC unroll 32
-          for (int p = 0; p < positions; ++p) {
-            if (!live.has(p)) continue;
-            const V x = load(row + p * w.pixel);
-#pragma GCC unroll 8
-            for (int t = 0; t < taps; ++t)
-              if (p >= t && (p - t) % stride == 0 && p - t < kOutputs * stride)
-                sum[(p - t) / stride] = fused(x, tap[t], sum[(p - t) / stride]);
-          }
+          if constexpr (known > 0) add_row<known, stride>(w, live, row, of_row, sum);
+          else
+            for (int64_t t = 0; t < w.taps;)
+              t += some_taps(
+                  w.taps - t, [&](auto taps) __attribute__((always_inline)) {
+                    add_row<taps(), stride>(w, {w, output, count, t, taps()}, row + t * w.pixel,
+                                            of_row + t * w.weight_tap, sum);
+                  });
         }
-        store_sums(sum, count, a, c, begin - c, out, output * out_pixel + c, out_pixel);
+        store_outputs(sum, count, a, c, begin - c, out, output * out_pixel + c, out_pixel);
       }
-    }
-  }
-
-  /// The lanes from `begin` on and before `end`.
-  static auto lanes_between(int64_t begin, int64_t end) {
-    alignas(64) static constexpr float kIndex[16] = {0, 1, 2,  3,  4,  5,  6,  7,
-                                                     8, 9, 10, 11, 12, 13, 14, 15};
-    const V index = load(kIndex);
-    const auto clamped = [](int64_t i) {
-      return V(static_cast<float>(i < 0 ? 0 : at_most(i, lanes)));
-    };
-    return (index >= clamped(begin)) & (index < clamped(end));
-  }
-
-  /// As sum_known, with rows and columns exchanged: a column of neighbouring outputs' sums, each a
-  /// vector along its row.
-  template <int rows>
-  static void plane_known(const DepthwisePlane& p, const float* weight, const DepthwiseStore& a,
-                          Sums<T> out) {
-    constexpr int positions = kOutputs + rows - 1;
-    for (int64_t output = 0; output < p.out_height; output += kOutputs) {
-      const int64_t count = at_most(kOutputs, p.out_height - output);
-      const int64_t first = output + p.top, begin = first < 0 ? -first : 0;
-      const int64_t end = at_most(count - 1 + rows, p.height - first);
-      for (int64_t column = 0; column < p.out_width; column += lanes) {
-        const int64_t x = p.out_width < lanes ? 0 : at_most(column, p.out_width - lanes);
-        const auto of_lanes = [&](const float* values) {
-          return p.channels == 0 ? V(*values) : load(values + x % p.channels);
-        };
-        V sum[kOutputs];
-        unroll<kOutputs>([&](int i) { sum[i] = V(0); });
-        for (int64_t t = 0; t < p.taps; ++t) {
-          const int64_t left = x + p.left + t * p.step;
-          const auto inside = lanes_between(-left, p.width - left);
-          const T* from = static_cast<const T*>(p.source) + first * p.width + left;
-          V tap[rows];
-          unroll<rows>([&](int r) {  // 0 for padding: 0 times infinity would be NaN
-            const V all = of_lanes(weight + r * p.weight_row + t * p.weight_tap);
-            tap[r] = xsimd::select(inside, all, V(0));
-          });
-#pragma GCC unroll 32
-          for (int y = 0; y < positions; ++y) {
-            if (y < begin || y >= end) continue;
-            const V pixels = xsimd::select(inside, load(from + y * p.width), V(0));
-            if (t == 0) __builtin_prefetch(from + (y + kOutputs) * p.width);
-#pragma GCC unroll 8
-            for (int r = 0; r < rows; ++r)
-              if (y >= r && y - r < kOutputs) sum[y - r] = fused(pixels, tap[r], sum[y - r]);
-          }
-        }
-        store_sums(sum, count, a.shift ? of_lanes(a.shift) : V(0), a.activation, out,
-                   output * p.out_width + x, p.out_width);
-      }
-    }
-  }
-
-  static void store_plane(const DepthwisePlane& p, const float* weight, const DepthwiseStore& a,
-                          void* out) {
-    const Sums<T> to{out};
-    switch (p.rows) {
-      case 1: return plane_known<1>(p, weight, a, to);
-      case 2: return plane_known<2>(p, weight, a, to);
-      case 3: return plane_known<3>(p, weight, a, to);
-      case 5: return plane_known<5>(p, weight, a, to);
-      case 7: return plane_known<7>(p, weight, a, to);
     }
   }
 
@@ -219,8 +152,8 @@ struct DepthwiseLoops {
   }
 
   template <int taps, int stride>
-  static void gradient_known(const DepthwiseWindow& w, const T* dy, int64_t dy_pixel,
-                             float* gradient) {
+  static void gradient_of_taps(const DepthwiseWindow& w, const T* dy, int64_t dy_pixel,
+                               float* gradient) {
     constexpr int at_once =
         taps == 3 ? 3 : 1;  // sums enough that they need not wait for each other
     const T* source = static_cast<const T*>(w.source);
@@ -235,6 +168,20 @@ struct DepthwiseLoops {
         gradient_rows<1, taps, stride>(part, source + r * w.source_row, dy, dy_pixel,
                                        gradient + r * w.weight_row);
       r += left >= at_once ? at_once : 1;
+    }
+  }
+
+  template <int known, int stride>
+  static void gradient_dense(const DepthwiseWindow& w, const T* dy, int64_t dy_pixel,
+                             float* gradient) {
+    if constexpr (known > 0) return gradient_of_taps<known, stride>(w, dy, dy_pixel, gradient);
+    DepthwiseWindow some = w;
+    for (int64_t t = 0; t < w.taps; some.fresh = 0) {
+      some.offset = w.offset + t;
+      t += some_taps(w.taps - t, [&](auto taps) {
+        some.taps = taps();
+        gradient_of_taps<taps(), stride>(some, dy, dy_pixel, gradient + t * w.weight_tap);
+      });
     }
   }
 
@@ -254,14 +201,20 @@ struct DepthwiseLoops {
             const T* from =
                 static_cast<const T*>(w.source) + r * w.source_row + first * w.pixel + c;
             const V tap = load(weight + r * w.weight_row + t * w.weight_tap + c);
+            const auto add = [&](int i) __attribute__((always_inline)) {
+              sum[i] = fused(load(from + i * w.stride * w.pixel), tap, sum[i]);
+            };
+            if (first >= 0 && first + (kOutputs - 1) * w.stride < w.width && count == kOutputs) {
+              unroll<kOutputs>(add);
+              continue;
+            }
 #pragma GCC unroll 8
             for (int i = 0; i < kOutputs; ++i) {
               const int64_t x = first + i * w.stride;
-              if (i >= count || x < 0 || x >= w.width) continue;
-              sum[i] = fused(load(from + i * w.stride * w.pixel), tap, sum[i]);
+              if (i < count && x >= 0 && x < w.width) add(i);
             }
           }
-        store_sums(sum, count, a, c, begin - c, out, output * out_pixel + c, out_pixel);
+        store_outputs(sum, count, a, c, begin - c, out, output * out_pixel + c, out_pixel);
       }
     }
   }
@@ -291,31 +244,32 @@ struct DepthwiseLoops {
     }
   }
 
-  /// f(taps, stride), constants, for a window that has loops of its own; else false.
+  /// f(taps, stride), constants, for a window whose taps are neighbours; taps is 0 where loops take
+  /// them some at a time. Else false.
   template <class F>
-  static bool known(const DepthwiseWindow& w, F f) {
+  static bool is_dense(const DepthwiseWindow& w, F f) {
     const auto taps = [&](auto stride) {
       switch (w.taps) {
-        case 1: return f(std::integral_constant<int, 1>{}, stride), true;
-        case 2: return f(std::integral_constant<int, 2>{}, stride), true;
-        case 3: return f(std::integral_constant<int, 3>{}, stride), true;
-        case 5: return f(std::integral_constant<int, 5>{}, stride), true;
-        case 7: return f(std::integral_constant<int, 7>{}, stride), true;
-        default: return false;
+        case 1: return f(std::integral_constant<int, 1>{}, stride);
+        case 2: return f(std::integral_constant<int, 2>{}, stride);
+        case 3: return f(std::integral_constant<int, 3>{}, stride);
+        case 5: return f(std::integral_constant<int, 5>{}, stride);
+        case 7: return f(std::integral_constant<int, 7>{}, stride);
+        default: return f(std::integral_constant<int, 0>{}, stride);
       }
     };
-    if (w.offset_step != 1 && w.taps > 1) return false;
-    if (w.stride == 1) return taps(std::integral_constant<int, 1>{});
-    if (w.stride == 2) return taps(std::integral_constant<int, 2>{});
-    return false;
+    if ((w.offset_step != 1 && w.taps > 1) || w.stride > 2) return false;
+    if (w.stride == 1) taps(std::integral_constant<int, 1>{});
+    else taps(std::integral_constant<int, 2>{});
+    return true;
   }
 
   static void sum_to(const DepthwiseWindow& w, const float* weight, const DepthwiseStore& a,
                      Sums<T> out, int64_t out_pixel) {
     if (w.group > 1)
       return of_group<T>(w.group, [&](auto loops) { loops.sum(w, weight, a, out, out_pixel); });
-    if (!known(w, [&](auto taps, auto stride) {
-          sum_known<taps, stride>(w, weight, a, out, out_pixel);
+    if (!is_dense(w, [&](auto taps, auto stride) {
+          sum_dense<taps(), stride()>(w, weight, a, out, out_pixel);
         }))
       sum_any(w, weight, a, out, out_pixel);
   }
@@ -335,8 +289,8 @@ struct DepthwiseLoops {
     if (w.group > 1)
       return of_group<T>(w.group,
                          [&](auto loops) { loops.add_gradient(w, d, dy_pixel, gradient); });
-    if (!known(w, [&](auto taps, auto stride) {
-          gradient_known<taps, stride>(w, d, dy_pixel, gradient);
+    if (!is_dense(w, [&](auto taps, auto stride) {
+          gradient_dense<taps(), stride()>(w, d, dy_pixel, gradient);
         }))
       gradient_any(w, d, dy_pixel, gradient);
   }
@@ -347,7 +301,7 @@ struct DepthwiseLoops {
             dtype,
             sum,
             store_row,
-            store_plane,
+            PlaneLoops<T>::store,
             add_gradient,
             BackwardLoops<T>::run,
             kMultipliesPairs<T>};

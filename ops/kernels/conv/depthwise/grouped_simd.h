@@ -13,22 +13,6 @@
 namespace quern::kernels {
 namespace {
 
-/// Where sums go: elements of T or, `wide`, of f32.
-template <class T>
-struct Sums {
-  void* to;
-  bool wide = false;
-
-  __attribute__((always_inline)) void put(int64_t i, Vec<T> sum) const {
-    if (wide) store(static_cast<float*>(to) + i, sum);
-    else store(static_cast<T*>(to) + i, sum);
-  }
-  /// Owns the line that element i is put to: a store that misses would wait for it.
-  __attribute__((always_inline)) void own(int64_t i) const {
-    __builtin_prefetch(static_cast<const char*>(to) + i * (wide ? 4 : int64_t{sizeof(T)}), 1);
-  }
-};
-
 /// A pixel's channels from c on, of which a lane meets one of its group at a step.
 template <class T, int group>
 struct Singles {

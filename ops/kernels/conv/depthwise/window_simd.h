@@ -1,7 +1,7 @@
-// What the depthwise loops share: registers, a window's positions, sums of which vectors overlap.
+// What the depthwise loops share: registers, a window's positions, sums and where they go.
 #pragma once
+#include "quern/ops/kernels/activation_simd.h"
 #include "quern/ops/kernels/conv/depthwise/depthwise_kernel.h"
-#include "quern/ops/kernels/simd.h"
 
 namespace quern::kernels {
 namespace {
@@ -23,16 +23,65 @@ void add_lanes(float* to, V v, int64_t first) {
   for (int i = static_cast<int>(first); i < static_cast<int>(V::size); ++i) to[i] += all[i];
 }
 
-/// The positions [begin, end) of the windows of `outputs` outputs, from `output` on, that are no
-/// padding: position p is pixel first + p. Taps are neighbours.
+/// Outputs whose sums are in registers, beside a row of taps.
+constexpr int kOutputs = kRegisters / 4;
+
+/// Where sums go: elements of T or, `wide`, of f32.
+template <class T>
+struct Sums {
+  void* to;
+  bool wide = false;
+
+  __attribute__((always_inline)) void put(int64_t i, Vec<T> sum) const {
+    if (wide) store(static_cast<float*>(to) + i, sum);
+    else store(static_cast<T*>(to) + i, sum);
+  }
+  /// Owns the line that element i is put to: a store that misses would wait for it.
+  __attribute__((always_inline)) void own(int64_t i) const {
+    __builtin_prefetch(static_cast<const char*>(to) + i * (wide ? 4 : int64_t{sizeof(T)}), 1);
+  }
+};
+
+/// put(i, sum i) of the first `count`.
+template <class V, class F>
+__attribute__((always_inline)) inline void each_sum(const V (&sum)[kOutputs], int64_t count,
+                                                    F put) {
+#pragma GCC unroll 8
+  for (int i = 0; i < kOutputs; ++i) {
+    if (i >= count) break;
+    put(i, sum[i]);
+  }
+}
+/// The first `count` of a run's sums to elements `to`, to + apart, ...
+template <class T, class V = Vec<T>>
+__attribute__((always_inline)) inline void store_sums(const V (&sum)[kOutputs], int64_t count,
+                                                      V shift, Activation activation, Sums<T> out,
+                                                      int64_t to, int64_t apart) {
+  if (activation == Activation::none)
+    return each_sum(
+        sum, count, [&](int i, V s) __attribute__((always_inline)) {
+          out.put(to + i * apart, s + shift);
+        });
+  const Bounds bounds(activation);
+  const V low(bounds.low), high(bounds.high);
+  each_sum(
+      sum, count, [&](int i, V s) __attribute__((always_inline)) {
+        out.put(to + i * apart, bounded(s + shift, low, high));
+      });
+}
+
+/// The positions [begin, end) that `outputs` outputs, from `output` on, meet under taps
+/// [tap, tap + taps) of a row and that are no padding: position p is pixel first + p. Taps are
+/// neighbours.
 struct Positions {
   int64_t first, begin, end;
 
-  Positions(const DepthwiseWindow& w, int64_t output, int64_t outputs)
-      : first(output * w.stride + w.offset), begin(first < 0 ? -first : 0) {
-    end = (outputs - 1) * w.stride + w.taps;
-    if (end > w.width - first) end = w.width - first;
+  Positions(const DepthwiseWindow& w, int64_t output, int64_t outputs, int64_t tap, int64_t taps)
+      : first(output * w.stride + w.offset + tap), begin(first < 0 ? -first : 0) {
+    end = at_most((outputs - 1) * w.stride + taps, w.width - first);
   }
+  Positions(const DepthwiseWindow& w, int64_t output, int64_t outputs)
+      : Positions(w, output, outputs, 0, w.taps) {}
   bool has(int64_t position) const { return begin <= position && position < end; }
 };
 
