@@ -270,6 +270,17 @@ const std::vector<Case> kCases{
      .kernel = {3, 3},
      .stride = {2, 1},
      .pad = {1, 1}},
+    // several filters a channel
+    {.n = 2, .groups = 23, .ic = 23, .oc = 69, .size = {9, 14}, .kernel = {3, 3}, .pad = {1, 1}},
+    {.n = 1, .groups = 40, .ic = 40, .oc = 80, .size = {5, 17}, .kernel = {1, 5}, .pad = {0, 2}},
+    {.n = 2,
+     .groups = 6,
+     .ic = 6,
+     .oc = 18,
+     .size = {12, 17},
+     .kernel = {5, 5},
+     .stride = {3, 2},
+     .pad = {2, 2}},
     // kernel = input, one column
     {.n = 2, .groups = 1, .ic = 17, .oc = 9, .size = {5, 4}, .kernel = {5, 4}},
     {.n = 2, .groups = 1, .ic = 16, .oc = 9, .size = {12, 3}, .kernel = {3, 3}},

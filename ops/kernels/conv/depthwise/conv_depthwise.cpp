@@ -1,5 +1,5 @@
-// conv_depthwise: convolutions with a filter for each channel, or in groups of few channels,
-// depthwise_kernel.h.
+// conv_depthwise: convolutions with a filter for each channel or several, or in groups of few
+// channels, depthwise_kernel.h.
 #include <algorithm>
 
 #include "quern/ops/kernels/conv/depthwise/depthwise.h"
@@ -8,8 +8,10 @@
 namespace quern::kernels {
 namespace {
 
-const char* why_not(const ConvProblem& p, ConvPass, const GemmKernel&) {
-  if (p.groups == 1 || p.ic != p.oc) return "it is not in groups with as many outputs as inputs";
+const char* why_not(const ConvProblem& p, ConvPass pass, const GemmKernel&) {
+  if (p.groups == 1) return "it is not in groups";
+  if (p.ic != p.oc && (p.groups != p.ic || pass == ConvPass::dgrad))
+    return "groups have not as many outputs as inputs";
   if (p.dtype == DType::f64) return "f64 is computed by the definition";
   const int64_t group = p.ic / p.groups;
   if (group > 8 || group & (group - 1)) return "groups are not of 1, 2, 4 or 8 channels";
@@ -46,6 +48,7 @@ DepthwisePlan::DepthwisePlan(const ConvChoice& choice)
     : ConvPlan(choice),
       kernel(select_depthwise_kernel(problem.dtype)),
       group(problem.ic / problem.groups),
+      multiplier(problem.oc / problem.ic),
       taps(problem.kh * problem.kw),
       y(axis_of(pass, problem.ih, problem.oh, problem.kh, problem.stride_h, problem.pad_h,
                 problem.dilation_h)),

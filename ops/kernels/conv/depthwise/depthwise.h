@@ -13,6 +13,7 @@
 #include "quern/ops/kernels/table.h"
 #include "quern/ops/kernels/work.h"
 #include "quern/tensor/dtype.h"
+#include "quern/tensor/storage.h"
 
 namespace quern::kernels {
 
@@ -62,18 +63,21 @@ inline int64_t depthwise_panel(const ConvProblem& p, int64_t most,
 }
 
 /// An image tensor whose rows the kernels read: where it lies, or copied with channels innermost,
-/// mapped, a block of rows and a panel of channels at a time.
+/// mapped, a block of rows and a panel of channels at a time. Channels may be `repeated`, each as
+/// often as it has filters, and are counted so.
 template <class T>
 class DepthwiseSource {
  public:
   DepthwiseSource(const void* data, MemoryFormat format, int64_t images, int64_t channels,
-                  int64_t height, int64_t width, int64_t gap, const ChannelMap& map = {})
+                  int64_t height, int64_t width, int64_t gap, const ChannelMap& map = {},
+                  int64_t repeated = 1)
       : data_(static_cast<const T*>(data)),
         strides_(format, channels, height, width, gap),
         width_(width),
         map_(map),
+        repeated_(repeated),
         bytes_(images * strides_.n * static_cast<int64_t>(sizeof(T))),
-        copied_(strides_.c != 1 || map.scale || channels < kDepthwiseChannels) {}
+        copied_(strides_.c != 1 || map.scale || channels < kDepthwiseChannels || repeated > 1) {}
 
   bool copied() const { return copied_; }
   /// Does it come, row by row, from beyond a cache of so many bytes?
@@ -91,10 +95,13 @@ class DepthwiseSource {
   };
   /// Rows [rows.begin, ...) of an image, in `channels`; scratch is filled where they are copied.
   View view(int64_t image, Extent rows, Extent channels, T* scratch) const {
-    const T* from = data_ + image * strides_.n + channels.begin * strides_.c;
-    if (!copied_) return {from, strides_.y, strides_.x};
+    const T* from = data_ + image * strides_.n;
+    if (!copied_) return {from + channels.begin, strides_.y, strides_.x};
     const int64_t pixel = pitch(channels.size), row = width_ * pixel;
-    copy(from + rows.begin * strides_.y, rows.size, channels, scratch, pixel);
+    from += rows.begin * strides_.y;
+    if (channels.size < kDepthwiseChannels) std::fill_n(scratch, rows.size * row, T{});
+    if (repeated_ == 1) copy(from, rows.size, channels, scratch, pixel);
+    else copy_repeated(from, rows.size, channels, scratch, pixel);
     return {scratch - rows.begin * row, row, pixel};
   }
   /// The same, where scratch holds the rows `held` from an earlier view of the image: those that
@@ -114,8 +121,22 @@ class DepthwiseSource {
  private:
   static int64_t pitch(int64_t panel) { return round_up(panel, kDepthwiseChannels); }
 
+  void copy_repeated(const T* from, int64_t rows, Extent channels, T* to, int64_t pixel) const {
+    const int64_t first = channels.begin / repeated_, pixels = rows * width_;
+    const int64_t count = ceil_div(channels.begin + channels.size, repeated_) - first;
+    const Workspace singles(pixels * count * static_cast<int64_t>(sizeof(T)));
+    copy(from, rows, {first, count}, singles.as<T>(), count);
+    CachedVector<int32_t> single(static_cast<size_t>(channels.size));
+    for (int64_t c = 0; c < channels.size; ++c)
+      single[static_cast<size_t>(c)] =
+          static_cast<int32_t>((channels.begin + c) / repeated_ - first);
+    const T* of_pixel = singles.as<T>();
+    for (int64_t i = 0; i < pixels; ++i, of_pixel += count, to += pixel)
+      for (int64_t c = 0; c < channels.size; ++c) to[c] = of_pixel[single[static_cast<size_t>(c)]];
+  }
+
   void copy(const T* from, int64_t rows, Extent channels, T* to, int64_t pixel) const {
-    if (channels.size < kDepthwiseChannels) std::fill_n(to, rows * width_ * pixel, T{});
+    from += channels.begin * strides_.c;
     // Rows follow each other, but for those with gaps.
     const bool follow = strides_.c != 1 || strides_.y == width_ * strides_.x;
     const int64_t pieces = follow ? 1 : rows, pixels = rows * width_ / std::max<int64_t>(1, pieces);
@@ -141,6 +162,7 @@ class DepthwiseSource {
   ImageStrides strides_;
   int64_t width_;
   ChannelMap map_;
+  int64_t repeated_;
   int64_t bytes_;
   bool copied_;
 };
@@ -155,8 +177,11 @@ class DepthwisePlan final : public ConvPlan {
   void pack(const void* weight, DType of_weight, void* packed) const override;
 
   const DepthwiseKernel& kernel;
-  const int64_t group, taps;  // channels of a group; of all rows
-  const Axis y, x;            // of wgrad: those of forward
+  const int64_t group;  // its channels
+  const int64_t
+      multiplier;      // filters a channel, whose outputs lie side by side; 1 but for groups of 1
+  const int64_t taps;  // of all rows
+  const Axis y, x;     // of wgrad: those of forward
   const std::vector<Phase> y_phases, x_phases;
   const bool planes;  // are such that they can be convolved where they lie (planes.cpp)
 

@@ -32,7 +32,8 @@ class DepthwisePlanes {
         out_(static_cast<T*>(output)),
         map_(map),
         inside_(p_.format == MemoryFormat::channels_last ? p_.ic : 1),
-        planes_(p_.n * p_.ic / inside_),
+        multiplier_(plan.multiplier),
+        planes_(p_.n * p_.oc / inside_),
         items_(y_.source * x_.source * inside_),
         out_items_(y_.output * x_.output * inside_),
         before_(inside_ * std::max<int64_t>(0, -columns_.offset)),
@@ -67,8 +68,8 @@ class DepthwisePlanes {
  private:
   /// Plane i of those before `end` that one thread makes in their order.
   void run_plane(int64_t i, int64_t end) const {
-    const int64_t channel = inside_ == 1 ? i % p_.ic : 0, width = x_.output * inside_;
-    const DepthwisePlane plane{.source = readable(i),
+    const int64_t channel = inside_ == 1 ? i % p_.oc : 0, width = x_.output * inside_;
+    const DepthwisePlane plane{.source = readable(i / multiplier_),
                                .height = y_.source,
                                .width = x_.source * inside_,
                                .rows = p_.kh,
@@ -91,10 +92,11 @@ class DepthwisePlanes {
     std::copy_n(outs_.get(), out_items_, to);
   }
 
-  /// The plane, or a mapped copy of it, with memory around.
+  /// The source's plane, or a mapped copy of it, with memory around.
   const T* readable(int64_t i) const {
     const T* from = source_ + i * items_;
-    if (!map_.scale && i * items_ >= before_ && (planes_ - i - 1) * items_ >= behind_) return from;
+    const int64_t planes = planes_ / multiplier_;
+    if (!map_.scale && i * items_ >= before_ && (planes - i - 1) * items_ >= behind_) return from;
     T* to = copies_.get() + before_;
     if (!map_.scale) return std::copy_n(from, items_, to), to;
     const bool one = inside_ == 1;
@@ -118,8 +120,9 @@ class DepthwisePlanes {
   const T* const source_;
   T* const out_;
   const ChannelMap map_;
-  const int64_t inside_;  // channels in a row
-  const int64_t planes_;
+  const int64_t inside_;              // channels in a row
+  const int64_t multiplier_;          // planes of the output for one of the source
+  const int64_t planes_;              // of the output
   const int64_t items_, out_items_;   // of a plane
   const int64_t before_, behind_;     // elements that vectors read around a plane
   const int64_t pitch_;               // of a tap's weights
@@ -133,8 +136,9 @@ class DepthwisePlanes {
 
 bool suits_depthwise_planes(const ConvProblem& p) {
   const bool last = p.format == MemoryFormat::channels_last;
-  if (p.groups != p.oc) return false;
-  if (last && (p.ic >= kDepthwiseChannels || p.x_gap != 0 || p.y_gap != 0)) return false;
+  if (p.groups != p.ic) return false;
+  if (last && (p.oc >= kDepthwiseChannels || p.ic != p.oc || p.x_gap != 0 || p.y_gap != 0))
+    return false;
   const int64_t inside = last ? p.ic : 1;
   if (std::max(p.ih * p.iw, p.oh * p.ow) * inside > kMostItems) return false;
   return std::min(p.iw, p.ow) * inside >= kLeastWidth && p.stride_h == 1 && p.stride_w == 1 &&

@@ -33,7 +33,7 @@ class DepthwiseEngine {
         kernel_(plan.kernel),
         gemm_(*plan.gemm),
         source_(source, p_.format, p_.n, p_.ic, y_.source, x_.source,
-                forward_ ? p_.x_gap : p_.y_gap, map),
+                forward_ ? p_.x_gap : p_.y_gap, map, plan.multiplier),
         weight_(static_cast<const float*>(packed)),
         out_(static_cast<T*>(output)),
         out_strides_(p_.format, p_.oc, y_.output, x_.output, forward_ ? p_.y_gap : p_.x_gap),

@@ -26,7 +26,7 @@ class DepthwiseWgrad {
         phase_(plan.y_phases[0]),
         group_(plan.group),
         kernel_(plan.kernel),
-        x_(x, p_.format, p_.n, p_.ic, p_.ih, p_.iw, p_.x_gap, map),
+        x_(x, p_.format, p_.n, p_.ic, p_.ih, p_.iw, p_.x_gap, map, plan.multiplier),
         dy_(dy, p_.format, p_.n, p_.oc, p_.oh, p_.ow, p_.y_gap),
         dw_(static_cast<float*>(dw)),
         taps_(plan.taps),
