@@ -8,10 +8,9 @@
 namespace quern::kernels {
 namespace {
 
-const char* why_not(const ConvProblem& p, ConvPass pass, const GemmKernel&) {
+const char* why_not(const ConvProblem& p, ConvPass, const GemmKernel&) {
   if (p.groups == 1) return "it is not in groups";
-  if (p.ic != p.oc && (p.groups != p.ic || pass == ConvPass::dgrad))
-    return "groups have not as many outputs as inputs";
+  if (p.ic != p.oc && p.groups != p.ic) return "groups have not as many outputs as inputs";
   if (p.dtype == DType::f64) return "f64 is computed by the definition";
   const int64_t group = p.ic / p.groups;
   if (group > 8 || group & (group - 1)) return "groups are not of 1, 2, 4 or 8 channels";
@@ -104,15 +103,16 @@ void DepthwisePlan::pair(uint32_t* weight) const {
 void DepthwisePlan::compute(const void* from, const void* with, void* to, const Epilogue& epilogue,
                             const ChannelMap& prologue) const {
   if (pass == ConvPass::wgrad) run_depthwise_wgrad(*this, from, with, to, prologue);
-  else if (planes && is_plain(epilogue))
+  else if (planes && is_plain(epilogue) && (pass == ConvPass::forward || multiplier == 1))
     run_depthwise_planes(*this, from, with, prologue, epilogue, to);
   else run_depthwise(*this, from, with, prologue, epilogue, to);
 }
 
 /// Where dgrad reads dy, and writes dx, where they lie.
 bool DepthwisePlan::differentiates_at_once() const {
-  return pass == ConvPass::dgrad && group == 1 && problem.format == MemoryFormat::channels_last &&
-         problem.oc >= kDepthwiseChannels && std::ranges::all_of(x_phases, [](const Phase& phase) {
+  return pass == ConvPass::dgrad && group == 1 && multiplier == 1 &&
+         problem.format == MemoryFormat::channels_last && problem.oc >= kDepthwiseChannels &&
+         std::ranges::all_of(x_phases, [](const Phase& phase) {
            return phase.taps <= 1 || (phase.taps <= kBackwardTaps && phase.offset_step == 1);
          });
 }

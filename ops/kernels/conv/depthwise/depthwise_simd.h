@@ -258,9 +258,10 @@ struct DepthwiseLoops {
         default: return f(std::integral_constant<int, 0>{}, stride);
       }
     };
-    if ((w.offset_step != 1 && w.taps > 1) || w.stride > 2) return false;
+    if ((w.offset_step != 1 && w.taps > 1) || w.stride > 3) return false;
     if (w.stride == 1) taps(std::integral_constant<int, 1>{});
-    else taps(std::integral_constant<int, 2>{});
+    else if (w.stride == 2) taps(std::integral_constant<int, 2>{});
+    else f(std::integral_constant<int, 0>{}, std::integral_constant<int, 3>{});
     return true;
   }
 

@@ -32,25 +32,28 @@ class DepthwiseEngine {
         x_(plan.x),
         kernel_(plan.kernel),
         gemm_(*plan.gemm),
-        source_(source, p_.format, p_.n, p_.ic, y_.source, x_.source,
-                forward_ ? p_.x_gap : p_.y_gap, map, plan.multiplier),
+        added_(forward_ ? 1 : plan.multiplier),
+        outputs_(p_.oc / added_),
+        source_(source, p_.format, p_.n, forward_ ? p_.ic : p_.oc, y_.source, x_.source,
+                forward_ ? p_.x_gap : p_.y_gap, map, forward_ ? plan.multiplier : 1),
         weight_(static_cast<const float*>(packed)),
         out_(static_cast<T*>(output)),
-        out_strides_(p_.format, p_.oc, y_.output, x_.output, forward_ ? p_.y_gap : p_.x_gap),
+        out_strides_(p_.format, outputs_, y_.output, x_.output, forward_ ? p_.y_gap : p_.x_gap),
         epilogue_(epilogue),
-        plain_(is_plain(epilogue) && (p_.oc >= kDepthwiseChannels || !epilogue.map.shift)),
+        plain_(is_plain(epilogue) && added_ == 1 &&
+               (p_.oc >= kDepthwiseChannels || !epilogue.map.shift)),
         direct_(plain_ && out_strides_.c == 1 && p_.oc >= kDepthwiseChannels),
         moments_(epilogue.kind == Epilogue::Kind::moments && out_strides_.c == 1 &&
                  p_.oc >= kDepthwiseChannels && plan.group == 1),
-        panels_(p_.oc, panel_width()),
-        pitch_(round_up(panels_.widest(), kDepthwiseChannels)),
+        panels_(outputs_, panel_width() / added_),
+        pitch_(round_up(panels_.widest() * added_, kDepthwiseChannels)),
         streams_(source_.streams_past(cache::just_written())),
         owned_ahead_(p_.n * out_strides_.n * static_cast<int64_t>(sizeof(T)) > cache::l3() / 8
                          ? out_strides_.y
                          : 0),
         row_parts_(row_parts()),
         block_rows_(block_rows()),
-        output_(epilogue, gemm_, out_strides_, out_strides_.x, p_.oc, p_.n * row_parts_, out_),
+        output_(epilogue, gemm_, out_strides_, out_strides_.x, outputs_, p_.n * row_parts_, out_),
         copies_(source_.scratch_items(most_source_rows(), pitch_)),
         sums_(direct_ || moments_ ? 0 : (by_row() ? 1 : block_rows_) * x_.output * pitch_),
         tiles_(direct_ ? 0 : output_.scratch_items(kTileRows)) {}
@@ -89,6 +92,8 @@ class DepthwiseEngine {
                                      of_cell));
   }
 
+  /// The channels of the source, and of the sums, that become these of the output.
+  Extent summed(Extent channels) const { return {channels.begin * added_, channels.size * added_}; }
   Extent source_rows(Extent rows) const {
     int64_t begin = y_.source, end = 0;
     for (int64_t i = rows.begin; i < rows.begin + rows.size; ++i) {
@@ -122,6 +127,7 @@ class DepthwiseEngine {
     return image * out_strides_.n + row * out_strides_.y + channel * out_strides_.c;
   }
   void copy_out(const T* sums, int64_t image, Extent rows, Extent channels) const;
+  void add_filters(float* sums, int64_t pixels, int64_t channels) const;
   using Totals = CachedVector<PanelSums<float>>;  // of the channels, kMaxNr or a tile's at a time
   int64_t totals_width() const { return out_strides_.c == 1 ? kMaxNr : gemm_.nr; }
   Totals totals_of(int64_t block, Extent channels) const;
@@ -133,6 +139,8 @@ class DepthwiseEngine {
   const Axis &y_, &x_;
   const DepthwiseKernel& kernel_;
   const GemmKernel& gemm_;  // whose tiles' widths the epilogue has
+  const int64_t added_;     // filters of a channel, whose sums are added up
+  const int64_t outputs_;   // channels of the output
   const Source source_;
   const float* const weight_;  // [tap][channel of the group][channel]
   T* const out_;
@@ -162,8 +170,8 @@ void DepthwiseEngine<T>::run_cell(int64_t cell, Extent channels) const {
   Extent held{};
   for (int64_t at = 0; at < all.size; at += block_rows_) {
     const Extent rows{all.begin + at, std::min(block_rows_, all.size - at)};
-    const auto view = source_.view(image, source_.copied() ? source_rows(rows) : Extent{}, channels,
-                                   copies_.get(), held);
+    const auto view = source_.view(image, source_.copied() ? source_rows(rows) : Extent{},
+                                   summed(channels), copies_.get(), held);
     if (direct_) {
       for (int64_t i = rows.begin; i < rows.begin + rows.size; ++i)
         sum_row(i, view, channels, out_ + place(image, i, channels.begin), out_strides_.x);
@@ -177,7 +185,8 @@ void DepthwiseEngine<T>::run_cell(int64_t cell, Extent channels) const {
     } else {
       const int64_t at_once = by_row() ? 1 : rows.size;
       for (int64_t i = 0; i < rows.size; i += at_once) {
-        sum_rows({rows.begin + i, at_once}, view, channels, sums_.get());
+        sum_rows({rows.begin + i, at_once}, view, summed(channels), sums_.get());
+        add_filters(sums_.get(), at_once * x_.output, channels.size);
         complete(sums_.get(), at_once * x_.output, place(image, rows.begin + i, channels.begin),
                  channels, totals);
       }
@@ -241,6 +250,18 @@ void DepthwiseEngine<T>::copy_out(const T* sums, int64_t image, Extent rows,
   for (int64_t i = 0; i < rows.size; ++i)
     copy_matrix(item, sums + i * x_.output * pitch_, pitch_, 1, to + i * out_strides_.y,
                 out_strides_.x, x_.output, channels.size);
+}
+
+/// The gradient of a channel with several filters is the sum of what comes through each.
+template <class T>
+void DepthwiseEngine<T>::add_filters(float* sums, int64_t pixels, int64_t channels) const {
+  if (added_ == 1) return;
+  for (int64_t i = 0; i < pixels; ++i, sums += pitch_)
+    for (int64_t c = 0; c < channels; ++c) {
+      float sum = sums[c * added_];
+      for (int64_t k = 1; k < added_; ++k) sum += sums[c * added_ + k];
+      sums[c] = sum;
+    }
 }
 
 template <class T>

@@ -106,7 +106,7 @@ void TileOutput<T>::fetch(int64_t m, int64_t n, int64_t offset) const {
 template <class T>
 void TileOutput<T>::complete(GemmTile& tile, int64_t channel, int64_t offset, T* scratch,
                              PanelSums<Acc>& sums) const {
-  if (direct() && epilogue_.kind == Kind::store) {
+  if (tile.c == output_ + offset && epilogue_.kind == Kind::store) {
     if (tile.batch > 0) gemm_.run(tile);
     return;
   }
