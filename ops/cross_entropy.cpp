@@ -35,14 +35,18 @@ Tensor forward(const ClassTargets& targets, const Tensor& x, const Tensor& stats
   report(line, kernel.name, x, x.nbytes());
   const Tensor losses = empty({targets.rows()}, DType::f64);
   const auto run = [&]<class T, class A>(T, A) {
+    const int64_t n = targets.classes();
     for_each_row(
-        targets.along(), sizeof(T), x.data_ptr(), nullptr, nullptr, [&](const RowData& row) {
-          A* out = stats.out<A>() + 2 * row.index;
-          kernel.run({.n = targets.classes(), .x = row.x, .out = out});
-          losses.out<double>()[row.index] =
-              row_loss(targets, row.index, static_cast<const T*>(row.x),
-                       static_cast<double>(out[0]), static_cast<double>(out[1]), smoothing);
-        });
+        targets.along(), sizeof(T), x.data_ptr(), nullptr, nullptr,
+        [&](const RowData& rows) {
+          A* out = stats.out<A>() + 2 * rows.index;
+          kernel.run({.n = n, .count = rows.count, .x = rows.x, .out = out});
+          for (int64_t r = 0; r < rows.count; ++r, out += 2)
+            losses.out<double>()[rows.index + r] =
+                row_loss(targets, rows.index + r, static_cast<const T*>(rows.x) + r * n,
+                         static_cast<double>(out[0]), static_cast<double>(out[1]), smoothing);
+        },
+        rows_at_once(n));
   };
   switch (x.dtype()) {
     case DType::bf16: run(bfloat16(), float()); break;

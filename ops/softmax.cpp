@@ -45,7 +45,10 @@ Tensor map_along(std::string_view op, Function f, const Tensor& x, int dim, cons
   report(line, kernel.name, x, bytes);
   for_each_row(
       s, itemsize(x.dtype()), x.data_ptr(), dy.defined() ? dy.data_ptr() : nullptr, y.out_ptr(),
-      [&](const RowData& row) { kernel.run({.n = s.n, .x = row.x, .dy = row.dy, .y = row.y}); });
+      [&](const RowData& row) {
+        kernel.run({.n = s.n, .count = row.count, .x = row.x, .dy = row.dy, .y = row.y});
+      },
+      rows_at_once(s.n));
   return y;
 }
 

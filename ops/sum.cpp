@@ -75,15 +75,16 @@ Tensor sum_along(std::string_view op, const Tensor& x, const Along& s) {
   const Tensor y = empty({s.outer * parts * s.inner}, total);
   if (line) line.set_work(0, x.nbytes() + y.nbytes());
   const int64_t group = std::max<int64_t>(1, kGrain / (std::min(s.n, part) * strip));
+  const int64_t at_once = row && parts == 1 ? rows_at_once(s.n) : 1;
   parallel_chunks(s.outer * parts * strips, group, [&](int64_t begin, int64_t end) {
-    for (int64_t cell = begin; cell < end; ++cell) {
+    for (int64_t cell = begin; cell < end; cell += at_once) {
       const int64_t o = cell / (parts * strips), first = cell / strips % parts * part;
       const int64_t column = cell % strips * strip;
       const int64_t count = std::min(part, s.n - first);
       Row r{.n = row ? count : std::min(strip, s.inner - column)};
       r.x = x.data_ptr((o * s.n + first) * s.inner + column);
       r.out = y.out_ptr(cell / strips * s.inner + column);
-      r.rows = count, r.stride = s.inner;
+      r.rows = count, r.stride = s.inner, r.count = std::min(at_once, end - cell);
       kernel.run(r);
     }
   });

@@ -24,12 +24,13 @@ void scatter(const T* rows, int64_t n, int64_t inner, int64_t columns, T* y) {
 }
 
 template <class T>
-void rows_of(const Along& s, const T* x, const T* dy, T* y,
-             FunctionRef<void(const RowData&)> body) {
+void rows_of(const Along& s, const T* x, const T* dy, T* y, FunctionRef<void(const RowData&)> body,
+             int64_t at_once) {
+  const auto at = [&s](auto* p, int64_t row) { return p ? p + row * s.n : nullptr; };
   if (s.inner == 1) {
-    const auto at = [&s](auto* p, int64_t row) { return p ? p + row * s.n : nullptr; };
     parallel_chunks(s.outer, std::max<int64_t>(1, kGrain / s.n), [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r) body({r, at(x, r), at(dy, r), at(y, r)});
+      for (int64_t r = begin; r < end; r += at_once)
+        body({r, std::min(at_once, end - r), at(x, r), at(dy, r), at(y, r)});
     });
     return;
   }
@@ -46,9 +47,9 @@ void rows_of(const Along& s, const T* x, const T* dy, T* y,
       const int64_t columns = std::min(kColumns, s.inner - i), first = o * s.n * s.inner + i;
       gather(x + first, s.n, s.inner, columns, xs);
       if (dy) gather(dy + first, s.n, s.inner, columns, dys);
-      for (int64_t c = 0; c < columns; ++c)
-        body({o * s.inner + i + c, xs + c * s.n, dy ? dys + c * s.n : nullptr,
-              y ? ys + c * s.n : nullptr});
+      for (int64_t c = 0; c < columns; c += at_once)
+        body({o * s.inner + i + c, std::min(at_once, columns - c), at(xs, c), at(dys, c),
+              at(ys, c)});
       if (y) scatter(ys, s.n, s.inner, columns, y + first);
     }
   });
@@ -69,9 +70,10 @@ Along along(const Tensor& dense, int dim) {
 }
 
 void for_each_row(const Along& shape, int64_t itemsize, const void* x, const void* dy, void* y,
-                  FunctionRef<void(const RowData&)> body) {
+                  FunctionRef<void(const RowData&)> body, int64_t at_once) {
   const auto run = [&]<class T>(T) {
-    rows_of(shape, static_cast<const T*>(x), static_cast<const T*>(dy), static_cast<T*>(y), body);
+    rows_of(shape, static_cast<const T*>(x), static_cast<const T*>(dy), static_cast<T*>(y), body,
+            at_once);
   };
   switch (itemsize) {
     case 1: return run(uint8_t{});

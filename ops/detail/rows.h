@@ -20,17 +20,19 @@ struct Along {
 /// `dense` must be so in its format().
 Along along(const Tensor& dense, int dim);
 
-/// What a row kernel sees of one row: n adjacent elements each.
+/// What a row kernel sees of rows that follow each other: n adjacent elements each.
 struct RowData {
-  int64_t index;
+  int64_t index;  // of the first
+  int64_t count;
   const void *x, *dy;
   void* y;
 };
 
 /// Calls body on every row of x, dy and y (all [outer][n][inner] of `itemsize` bytes an element; dy
-/// and y may be null). Where inner > 1, rows are gathered into scratch and y is scattered from it.
+/// and y may be null), up to `at_once` of them. Where inner > 1, rows are gathered into scratch and
+/// y is scattered from it.
 void for_each_row(const Along& shape, int64_t itemsize, const void* x, const void* dy, void* y,
-                  FunctionRef<void(const RowData&)> body);
+                  FunctionRef<void(const RowData&)> body, int64_t at_once = 1);
 
 /// Calls body(first, columns) on parts of the columns of [outer][n][inner], in parallel: `first` is
 /// the element they begin at in the first of their n rows, which are `inner` apart.

@@ -144,6 +144,43 @@ TEST_CASE("row kernels are within their bounds") {
   });
 }
 
+TEST_CASE("several rows at once are each as by itself") {
+  const auto takes_several = [](const RowKernel& kernel) {
+    return kernel.op != RowOp::max && kernel.op != RowOp::sum_rows &&
+           kernel.op != RowOp::cross_entropy_backward;
+  };
+  each_runnable(table<RowKernel>(), takes_several, [](const RowKernel& kernel) {
+    CAPTURE(std::string(kernel.name));
+    const DType dtype = kernel.dtype, wide = Problem::wide(dtype);
+    for (const int64_t n : {1, 7, 16, 77, 300, 2000}) {
+      CAPTURE(n);
+      for (const int64_t count : {std::min<int64_t>(2, rows_at_once(n)), rows_at_once(n)}) {
+        Buffer x(dtype, uniform(count * n, -5, 0, dtype, 1));
+        Buffer dy(dtype, uniform(count * n, -1, 1, dtype, 2));
+        const int64_t outs = kernel.op == RowOp::log_sum_exp ? 2 : 1;
+        Buffer y(dtype, count * n), out(wide, outs * count);
+        kernel.run({.n = n,
+                    .count = count,
+                    .x = x.data(),
+                    .dy = dy.data(),
+                    .y = y.data(),
+                    .out = out.data()});
+        CHECK(y.guarded());
+        CHECK(out.guarded());
+        Buffer y_alone(dtype, count * n), out_alone(wide, outs * count);
+        for (int64_t r = 0; r < count; ++r)
+          kernel.run({.n = n,
+                      .x = x.at(r * n),
+                      .dy = dy.at(r * n),
+                      .y = y_alone.at(r * n),
+                      .out = out_alone.at(r * outs)});
+        CHECK(y.values() == y_alone.values());
+        CHECK(out.values() == out_alone.values());
+      }
+    }
+  });
+}
+
 TEST_CASE("max takes the first of equals and the first NaN") {
   const auto fits = [](const RowKernel& kernel) { return kernel.op == RowOp::max; };
   each_runnable(table<RowKernel>(), fits, [](const RowKernel& kernel) {

@@ -1,5 +1,6 @@
-// The contract of a row kernel: one row of n adjacent elements, reduced or mapped with statistics
-// of the whole row. f32 and bf16 are computed and accumulated in f32, f64 in f64. T is the dtype of
+// The contract of a row kernel: a row of n adjacent elements, reduced or mapped with statistics of
+// the whole row, or several such rows, one after the other, so that what one waits for others fill.
+// f32 and bf16 are computed and accumulated in f32, f64 in f64. T is the dtype of
 // the elements, A what it accumulates in. Files compiled with ISA flags include this.
 //
 //   sum                     out[0] = Σ_i x[i]
@@ -25,8 +26,18 @@ enum class RowOp : uint8_t {
 #include "quern/ops/kernels/reduce/ops.inc"
 };
 
+/// Rows that a kernel takes at once, at most: few enough that they stay in L1.
+inline constexpr int64_t kRowsAtOnce = 16, kRowsElements = 4096;
+inline int64_t rows_at_once(int64_t n) {
+  const int64_t fit = kRowsElements / n;
+  return fit < 1 ? 1 : fit < kRowsAtOnce ? fit : kRowsAtOnce;
+}
+
 struct Row {
-  int64_t n;                     // at least 1
+  int64_t n;  // at least 1
+  /// Rows of x, dy and y, and results in out, that follow each other: up to rows_at_once(n); 1 for
+  /// sum_rows, max and cross_entropy_backward.
+  int64_t count = 1;
   const void* x = nullptr;       // T[n]; sum_rows: T[rows][n]
   const void* dy = nullptr;      // T[n]
   void* y = nullptr;             // T[n]: y, or dx; may be x or dy

@@ -101,8 +101,16 @@ void cross_entropy_backward(View<T> v) {
 }
 
 template <class T, auto f>
-void on(const Row& row) {
-  f(View<T>{row});
+void on(const Row& rows) {
+  constexpr int64_t results = f == log_sum_exp<T> ? 2 : 1;
+  Row row = rows;
+  for (int64_t r = 0; r < rows.count; ++r) {
+    const auto of_row = [&](auto* first) { return first ? first + r * row.n : nullptr; };
+    row.x = of_row(static_cast<const T*>(rows.x)), row.dy = of_row(static_cast<const T*>(rows.dy));
+    row.y = of_row(static_cast<T*>(rows.y));
+    row.out = rows.out ? static_cast<Accumulator<T>*>(rows.out) + r * results : nullptr;
+    f(View<T>{row});
+  }
 }
 
 constexpr RowKernel kRecords[] = {

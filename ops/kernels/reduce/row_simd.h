@@ -8,15 +8,20 @@ namespace {
 
 constexpr float kInfinity = __builtin_inff();
 
-/// Combines the lanes, pairwise.
+/// Combines `count` lanes: the lower half of them with the upper, and so on.
+template <int64_t count, class Combine, int... i>
+float across(typename Native<float, count>::type v, Combine combine,
+             std::integer_sequence<int, i...>) {
+  constexpr int64_t half = count / 2;
+  const typename Native<float, half>::type upper = __builtin_shufflevector(v, v, (half + i)...);
+  const auto both = combine(__builtin_shufflevector(v, v, i...), upper);
+  if constexpr (half == 2) return combine(both[0], both[1]);
+  else return across<half>(both, combine, std::make_integer_sequence<int, half / 2>{});
+}
 template <class Combine>
 float across(Vec<float> v, Combine combine) {
   constexpr int64_t width = kLanes<float>;
-  float lane[width];
-  store(lane, v);
-  for (int64_t half = width / 2; half > 0; half /= 2)
-    for (int64_t i = 0; i < half; ++i) lane[i] = combine(lane[i], lane[i + half]);
-  return lane[0];
+  return across<width>(v.data, combine, std::make_integer_sequence<int, width / 2>{});
 }
 
 /// Σ term(i, lanes) over the vectors of 0..n-1; lanes beyond n must be 0. In blocks, each in four
@@ -31,7 +36,7 @@ float sum_of(int64_t n, Term term) {
     F s[4] = {F(0.0f), F(0.0f), F(0.0f), F(0.0f)};
     each_vector<float, 4>(size,
                           [&](int64_t i, int k, auto lanes) { s[k] += term(begin + i, lanes); });
-    total += across((s[0] + s[1]) + (s[2] + s[3]), [](float a, float b) { return a + b; });
+    total += across((s[0] + s[1]) + (s[2] + s[3]), [](auto a, auto b) { return a + b; });
   }
   return total;
 }
@@ -45,33 +50,61 @@ float max_of(int64_t n, const T* x) {
   each_vector<T, 2>(n, [&](int64_t i, int k, auto lanes) {
     m[k] = larger(m[k], lanes.load(x + i, F(-kInfinity)));
   });
-  return across(larger(m[0], m[1]), [](float a, float b) { return a > b || a != a ? a : b; });
+  return across(larger(m[0], m[1]), [](auto a, auto b) { return (a > b) | (a != a) ? a : b; });
 }
 
-struct ExpSum {
-  float shift, sum;  // max x[i], Σ exp(x[i] - shift)
-};
+/// The same of what is about to be exponentiated, whose sum tells of a NaN: they may count or not.
 template <class T>
-ExpSum exp_sum(int64_t n, const T* x) {
+float shift_of(int64_t n, const T* x) {
   using F = Vec<float>;
-  const float largest = max_of(n, x);
-  const F shift(largest);
-  return {largest, sum_of(n, [=](int64_t i, auto lanes) {
-            return Math::exp(lanes.load(x + i, F(-kInfinity)) - shift);
-          })};
+  F m[2] = {F(-kInfinity), F(-kInfinity)};
+  each_vector<T, 2>(n, [&](int64_t i, int k, auto lanes) {
+    m[k] = xsimd::max(m[k], lanes.load(x + i, F(-kInfinity)));
+  });
+  return across(xsimd::max(m[0], m[1]), [](auto a, auto b) { return a > b ? a : b; });
 }
 
-float log_of(float x) {
-  float lane[kLanes<float>];
-  store(lane, Math::log(Vec<float>(x)));
-  return lane[0];
+// Of several rows, each step is done for all before the next, which waits for its result: shifts,
+// sums, what comes of them.
+
+/// f(r, the beginnings of row r in x, dy and y) for all rows.
+template <class T, class F>
+void each_row(const Row& rows, F f) {
+  for (int64_t r = 0; r < rows.count; ++r) {
+    const auto of_row = [&](auto* first) { return first ? first + r * rows.n : nullptr; };
+    f(r, of_row(static_cast<const T*>(rows.x)), of_row(static_cast<const T*>(rows.dy)),
+      of_row(static_cast<T*>(rows.y)));
+  }
+}
+/// What a step finds of each row.
+using OfRows = float[kRowsAtOnce];
+
+template <class T>
+void find_shifts(const Row& rows, OfRows& shifts) {
+  each_row<T>(rows, [&](int64_t r, const T* x, auto, auto) { shifts[r] = shift_of(rows.n, x); });
+}
+/// log Σ exp(x[i] - shift)
+template <class T>
+void find_log_sums(const Row& rows, const OfRows& shifts, OfRows& log_sums) {
+  using F = Vec<float>;
+  OfRows sums;
+  each_row<T>(rows, [&](int64_t r, const T* x, auto, auto) {
+    const F shift(shifts[r]);
+    sums[r] = sum_of(rows.n, [=](int64_t i, auto lanes) {
+      return Math::exp(lanes.load(x + i, F(-kInfinity)) - shift);
+    });
+  });
+  each_vector<float>(rows.count, [&](int64_t r, int, auto lanes) {
+    lanes.store(log_sums + r, Math::log(lanes.load(sums + r)));
+  });
 }
 
 template <class T>
-void sum(const Row& row) {
-  const T* x = static_cast<const T*>(row.x);
-  *static_cast<float*>(row.out) =
-      sum_of(row.n, [=](int64_t i, auto lanes) { return lanes.load(x + i); });
+void sum(const Row& rows) {
+  float* out = static_cast<float*>(rows.out);
+  each_row<T>(rows, [&](int64_t r, const T* x, auto, auto) {
+    out[r] = sum_of(rows.n, [=](int64_t i, auto lanes) { return lanes.load(x + i); });
+  });
 }
 
 /// Columns in strips of four vectors, which stay in registers while the rows go by.
@@ -113,64 +146,81 @@ void max(const Row& row) {
   *row.index = i + k;
 }
 
-/// exp(x - shift) of what a row begins with is kept from the pass that adds it up.
+/// exp(x - shift) of all rows, or of what a long one begins with, is kept from the step that adds
+/// it up.
 template <class T>
-void softmax(const Row& row) {
+void softmax(const Row& rows) {
   using F = Vec<float>;
-  constexpr int64_t kKept = 4096;  // 16 KiB, in L1
-  const T* x = static_cast<const T*>(row.x);
-  T* y = static_cast<T*>(row.y);
-  float kept[kKept];
-  const F shift(max_of(row.n, x));
-  const F scale(1.0f / sum_of(row.n, [&](int64_t i, auto lanes) {
-                  const F e = Math::exp(lanes.load(x + i, F(-kInfinity)) - shift);
-                  if (i < kKept) lanes.store(kept + i, e);
-                  return e;
-                }));
-  each_vector<T>(row.n, [&](int64_t i, int, auto lanes) {
-    const F e = i < kKept ? lanes.load(kept + i) : Math::exp(lanes.load(x + i) - shift);
-    lanes.store(y + i, e * scale);
+  const int64_t n = rows.n;
+  float kept[kRowsElements];  // 16 KiB, in L1
+  OfRows shifts, sums;
+  find_shifts<T>(rows, shifts);
+  each_row<T>(rows, [&](int64_t r, const T* x, auto, auto) {
+    const F shift(shifts[r]);
+    sums[r] = sum_of(n, [&, to = kept + r * n](int64_t i, auto lanes) {
+      const F e = Math::exp(lanes.load(x + i, F(-kInfinity)) - shift);
+      if (i < kRowsElements) lanes.store(to + i, e);
+      return e;
+    });
+  });
+  each_row<T>(rows, [&](int64_t r, const T* x, auto, T* y) {
+    const F shift(shifts[r]), scale(1.0f / sums[r]);
+    each_vector<T>(n, [&, from = kept + r * n](int64_t i, int, auto lanes) {
+      const F e = i < kRowsElements ? lanes.load(from + i) : Math::exp(lanes.load(x + i) - shift);
+      lanes.store(y + i, e * scale);
+    });
   });
 }
 
 template <class T>
-void softmax_backward(const Row& row) {
-  const T *y = static_cast<const T*>(row.x), *dy = static_cast<const T*>(row.dy);
-  T* dx = static_cast<T*>(row.y);
-  const Vec<float> dot(
-      sum_of(row.n, [=](int64_t i, auto lanes) { return lanes.load(y + i) * lanes.load(dy + i); }));
-  each_vector<T>(row.n, [=](int64_t i, int, auto lanes) {
-    lanes.store(dx + i, lanes.load(y + i) * (lanes.load(dy + i) - dot));
+void softmax_backward(const Row& rows) {
+  OfRows dots;
+  each_row<T>(rows, [&](int64_t r, const T* y, const T* dy, auto) {
+    dots[r] = sum_of(rows.n,
+                     [=](int64_t i, auto lanes) { return lanes.load(y + i) * lanes.load(dy + i); });
+  });
+  each_row<T>(rows, [&](int64_t r, const T* y, const T* dy, T* dx) {
+    const Vec<float> dot(dots[r]);
+    each_vector<T>(rows.n, [=](int64_t i, int, auto lanes) {
+      lanes.store(dx + i, lanes.load(y + i) * (lanes.load(dy + i) - dot));
+    });
   });
 }
 
 template <class T>
-void log_softmax(const Row& row) {
-  const T* x = static_cast<const T*>(row.x);
-  T* y = static_cast<T*>(row.y);
-  const ExpSum stats = exp_sum(row.n, x);
-  const Vec<float> shift(stats.shift), log_sum(log_of(stats.sum));
-  each_vector<T>(row.n, [=](int64_t i, int, auto lanes) {
-    lanes.store(y + i, (lanes.load(x + i) - shift) - log_sum);
+void log_softmax(const Row& rows) {
+  OfRows shifts, log_sums;
+  find_shifts<T>(rows, shifts);
+  find_log_sums<T>(rows, shifts, log_sums);
+  each_row<T>(rows, [&](int64_t r, const T* x, auto, T* y) {
+    const Vec<float> shift(shifts[r]), log_sum(log_sums[r]);
+    each_vector<T>(rows.n, [=](int64_t i, int, auto lanes) {
+      lanes.store(y + i, (lanes.load(x + i) - shift) - log_sum);
+    });
   });
 }
 
 template <class T>
-void log_softmax_backward(const Row& row) {
-  const T *y = static_cast<const T*>(row.x), *dy = static_cast<const T*>(row.dy);
-  T* dx = static_cast<T*>(row.y);
-  const Vec<float> total(sum_of(row.n, [=](int64_t i, auto lanes) { return lanes.load(dy + i); }));
-  each_vector<T>(row.n, [=](int64_t i, int, auto lanes) {
-    lanes.store(dx + i, lanes.load(dy + i) - Math::exp(lanes.load(y + i)) * total);
+void log_softmax_backward(const Row& rows) {
+  OfRows totals;
+  each_row<T>(rows, [&](int64_t r, auto, const T* dy, auto) {
+    totals[r] = sum_of(rows.n, [=](int64_t i, auto lanes) { return lanes.load(dy + i); });
+  });
+  each_row<T>(rows, [&](int64_t r, const T* y, const T* dy, T* dx) {
+    const Vec<float> total(totals[r]);
+    each_vector<T>(rows.n, [=](int64_t i, int, auto lanes) {
+      lanes.store(dx + i, lanes.load(dy + i) - Math::exp(lanes.load(y + i)) * total);
+    });
   });
 }
 
 template <class T>
-void log_sum_exp(const Row& row) {
-  const ExpSum stats = exp_sum(row.n, static_cast<const T*>(row.x));
-  float* out = static_cast<float*>(row.out);
-  out[0] = stats.shift;
-  out[1] = log_of(stats.sum);
+void log_sum_exp(const Row& rows) {
+  OfRows shifts, log_sums;
+  find_shifts<T>(rows, shifts);
+  find_log_sums<T>(rows, shifts, log_sums);
+  float* out = static_cast<float*>(rows.out);
+  for (int64_t r = 0; r < rows.count; ++r) out[2 * r] = shifts[r], out[2 * r + 1] = log_sums[r];
 }
 
 template <class T>
