@@ -92,7 +92,20 @@ struct Case {
       magnitude[static_cast<size_t>(from)] += std::fabs(dy.get(i));
     });
     CHECK(wrong == 0);
-    check_dx(expected, magnitude, static_cast<double>(pool.h.kernel * pool.w.kernel));
+    const auto taps = static_cast<double>(pool.h.kernel * pool.w.kernel);
+    check_dx(expected, magnitude, taps);
+    if (kernel.max_backward_plane == nullptr) return;
+    dx.fill(kNaN);  // once more, row by row
+    const int64_t item = itemsize(kernel.dtype), plane = pool.h.out * pool.w.out;
+    for (int64_t n = 0; n < images; ++n)
+      for (int64_t row = 0; row < pool.h.in; ++row)
+        kernel.max_backward(pool, at(dy.data(), n * plane * item),
+                            at(index.data(), n * plane * (pool.wide_index ? 4 : 1)), row,
+                            at(dx.data(), (n * pool.h.in + row) * pool.w.in * item));
+    check_dx(expected, magnitude, taps);
+  }
+  static std::byte* at(void* first, int64_t bytes) {
+    return static_cast<std::byte*>(first) + bytes;
   }
 
   void check_avg() {

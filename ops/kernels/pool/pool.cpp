@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "quern/ops/kernels/reduce/row.h"
 #include "quern/tensor/divide.h"
 #include "quern/tensor/dtype.h"
 #include "quern/tensor/parallel.h"
@@ -39,6 +40,28 @@ Rows out_rows(const PoolKernel& kernel, const Pool& pool) {
 }
 Rows index_rows(const Pool& pool) {
   return {pool.h.out, pool.w.out * pool.channels * (pool.wide_index ? 4 : 1)};
+}
+
+/// Is each plane a window, a row for its sum? (f64 has no vectors there.)
+bool means_planes(const PoolKernel& kernel, const Pool& pool) {
+  const auto whole = [](const PoolAxis& axis) {
+    return axis.out == 1 && axis.inputs[0].begin == 0 && axis.inputs[0].end == axis.in;
+  };
+  return kernel.max_channels == 1 && kernel.dtype != DType::f64 && whole(pool.h) && whole(pool.w);
+}
+void mean_planes(DType dtype, const Pool& pool, int64_t planes, const void* x, void* y) {
+  const int64_t n = pool.h.in * pool.w.in, at_once = rows_at_once(n);
+  const auto divisor = static_cast<float>(pool.h.divisor[0] * pool.w.divisor[0]);
+  const RowKernel& sum = select_row("pool", RowOp::sum, dtype);
+  visit_floating("pool", dtype, [&]<class T>(std::type_identity<T>) {
+    each_row(ceil_div(planes, at_once), 1, n * at_once, [&](int64_t group, int64_t) {
+      const int64_t first = group * at_once, count = std::min(at_once, planes - first);
+      float sums[kRowsAtOnce];
+      sum.run({.n = n, .count = count, .x = static_cast<const T*>(x) + first * n, .out = sums});
+      for (int64_t i = 0; i < count; ++i)
+        static_cast<T*>(y)[first + i] = static_cast<T>(sums[i] / divisor);
+    });
+  });
 }
 
 }  // namespace
@@ -104,6 +127,13 @@ void max_pool_forward(const PoolKernel& kernel, const Pool& pool, int64_t images
 void max_pool_backward(const PoolKernel& kernel, const Pool& pool, int64_t images, const void* dy,
                        const void* index, void* dx) {
   const Rows in = in_rows(kernel, pool), out = out_rows(kernel, pool), taps = index_rows(pool);
+  const int64_t plane = pool.h.in * pool.w.in;
+  if (kernel.max_backward_plane && !pool.wide_index && plane <= kSmallPlane)
+    return each_row(images, 1, plane, [&](int64_t image, int64_t) {
+      kernel.max_backward_plane(pool, out.at(dy, image, 0),
+                                reinterpret_cast<const uint8_t*>(taps.at(index, image, 0)),
+                                in.at(dx, image, 0));
+    });
   each_row(images, pool.h.in, pool.w.in * pool.channels, [&](int64_t image, int64_t row) {
     kernel.max_backward(pool, out.at(dy, image, 0), taps.at(index, image, 0), row,
                         in.at(dx, image, row));
@@ -112,6 +142,7 @@ void max_pool_backward(const PoolKernel& kernel, const Pool& pool, int64_t image
 
 void avg_pool_forward(const PoolKernel& kernel, const Pool& pool, int64_t images, const void* x,
                       void* y) {
+  if (means_planes(kernel, pool)) return mean_planes(kernel.dtype, pool, images, x, y);
   const Rows in = in_rows(kernel, pool), out = out_rows(kernel, pool);
   const int64_t work = ceil_div(pool.h.in, pool.h.out) * pool.w.in * pool.channels;
   each_row(images, pool.h.out, work, [&](int64_t image, int64_t row) {

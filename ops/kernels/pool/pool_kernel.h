@@ -30,6 +30,9 @@ struct Pool {
   bool wide_index;  // an index is an i32, not a u8: more than 256 taps
 };
 
+/// Elements of a plane, at most, whose gradient is made as a whole.
+inline constexpr int64_t kSmallPlane = 4096;
+
 struct PoolKernel {
   // pool_<dtype>_<layout>_<isa>; the naive one, for both layouts, ends in _reference
   const char* name;
@@ -44,6 +47,9 @@ struct PoolKernel {
   void (*max_backward)(const Pool&, const void* dy, const void* index, int64_t row, void* dx);
   void (*avg_forward)(const Pool&, const void* x, int64_t row, void* y);
   void (*avg_backward)(const Pool&, const void* dy, int64_t row, void* dx);
+  /// max_backward of all rows of a plane of up to kSmallPlane elements, where an index is a u8;
+  /// null where vectors lie along channels.
+  void (*max_backward_plane)(const Pool&, const void* dy, const uint8_t* index, void* dx) = nullptr;
 };
 
 }  // namespace quern::kernels

@@ -13,6 +13,7 @@ namespace quern::kernels {
 namespace {
 
 constexpr int64_t kStretch = 256;  // elements of a row
+constexpr int64_t kShort = 12;     // a row of fewer windows goes window by window
 
 /// The first o with o·stride + offset >= at; 0 rather than a negative one.
 int64_t first_at(int64_t at, int64_t offset, int64_t stride) {
@@ -58,9 +59,34 @@ struct Planes {
     }
   }
 
+  /// Window by window: loops over taps that run along short rows cost more than their elements.
+  template <class Index>
+  static void max_forward_short(const Pool& pool, const T* x, int64_t row, T* y, Index* index) {
+    const PoolAxis& axis = pool.w;
+    const PoolRange rows = pool.h.inputs[row];
+    const int64_t first_row = tap_of(pool.h, rows.begin, row) * axis.kernel;
+    for (int64_t o = 0; o < axis.out; ++o) {
+      const PoolRange columns = axis.inputs[o];
+      int64_t first_tap = first_row + tap_of(axis, columns.begin, o), best_tap = first_tap;
+      W best = -std::numeric_limits<W>::infinity();
+      for (int64_t h = rows.begin; h < rows.end; h += pool.h.dilation, first_tap += axis.kernel) {
+        int64_t tap = first_tap;
+        for (int64_t w = columns.begin; w < columns.end; w += axis.dilation, ++tap) {
+          const W value = static_cast<W>(x[h * axis.in + w]);
+          const bool larger = (value > best) | (value != value);
+          best = larger ? value : best;
+          best_tap = larger ? tap : best_tap;
+        }
+      }
+      y[o] = static_cast<T>(best);
+      if (index != nullptr) index[o] = static_cast<Index>(best_tap);
+    }
+  }
+
   template <class Index>
   static void max_forward(const Pool& pool, const T* x, int64_t row, T* y, Index* index) {
-    if (pool.w.stride == 1) max_forward_strided<1>(pool, x, row, y, index);
+    if (pool.w.out < kShort) max_forward_short(pool, x, row, y, index);
+    else if (pool.w.stride == 1) max_forward_strided<1>(pool, x, row, y, index);
     else if (pool.w.stride == 2) max_forward_strided<2>(pool, x, row, y, index);
     else max_forward_strided<0>(pool, x, row, y, index);
   }
@@ -92,6 +118,24 @@ struct Planes {
       }
       for (int64_t i = start; i < stop; ++i) dx[i] = static_cast<T>(sum[i - start]);
     }
+  }
+
+  /// An output's gradient goes where its index says.
+  static void max_backward_plane(const Pool& pool, const void* dy, const uint8_t* index, void* dx) {
+    const PoolAxis &h = pool.h, &w = pool.w;
+    int64_t distance[256];  // of taps from the first, as a window may have
+    for (int64_t tap = 0; tap < h.kernel * w.kernel; ++tap)
+      distance[tap] = tap / w.kernel * h.dilation * w.in + tap % w.kernel * w.dilation;
+    W sums[kSmallPlane];
+    std::fill_n(sums, h.in * w.in, W(0));
+    const T* from = static_cast<const T*>(dy);
+    for (int64_t oh = 0; oh < h.out; ++oh, from += w.out, index += w.out) {
+      const int64_t first = (oh * h.stride - h.padding) * w.in - w.padding;
+      for (int64_t ow = 0; ow < w.out; ++ow)
+        sums[first + ow * w.stride + distance[index[ow]]] += static_cast<W>(from[ow]);
+    }
+    T* to = static_cast<T*>(dx);
+    for (int64_t i = 0; i < h.in * w.in; ++i) to[i] = static_cast<T>(sums[i]);
   }
 
   static W divisor(const Pool& pool, int64_t oh, int64_t ow) {
@@ -165,7 +209,9 @@ struct Planes {
 
 template <class T, class W>
 constexpr PoolKernel record(const char* name, DType dtype) {
-  return PoolRecord<Planes<T, W>, T>::of(name, dtype, 1, 1);
+  PoolKernel record = PoolRecord<Planes<T, W>, T>::of(name, dtype, 1, 1);
+  record.max_backward_plane = Planes<T, W>::max_backward_plane;
+  return record;
 }
 
 constexpr PoolKernel kRecords[] = {

@@ -42,14 +42,21 @@ struct ChannelPool {
   using Real = typename Native<Wide<T>, lanes>::type;
 
   template <class Index>
-  static void store_index(Index* p, V tap, AllLanes) {
+  static auto packed(V tap) {
     using Packed = typename Native<Index, lanes>::type;
-    const auto packed =
-        __builtin_convertvector(__builtin_convertvector((Real)tap.data, Whole), Packed);
-    __builtin_memcpy(p, &packed, sizeof(packed));
+    return __builtin_convertvector(__builtin_convertvector((Real)tap.data, Whole), Packed);
+  }
+  template <class Index>
+  static void store_index(Index* p, V tap, AllLanes) {
+    const auto indices = packed<Index>(tap);
+    __builtin_memcpy(p, &indices, sizeof(indices));
   }
   template <class Index>
   static void store_index(Index* p, V tap, FirstLanes part) {
+#ifdef __AVX512F__
+    if constexpr (sizeof(Index) == 1 && lanes == 16)
+      return _mm_mask_storeu_epi8(p, lanes_before<T>(part.n), (__m128i)packed<Index>(tap));
+#endif
     Index padded[lanes];
     store_index(padded, tap, AllLanes{});
     for (int64_t i = 0; i < part.n; ++i) p[i] = padded[i];
@@ -67,6 +74,12 @@ struct ChannelPool {
   template <class Index>
   static V load_index(const Index* p, FirstLanes part) {
     Index padded[lanes] = {};
+#ifdef __AVX512F__
+    if constexpr (sizeof(Index) == 1 && lanes == 16) {
+      _mm_storeu_si128((__m128i*)padded, _mm_maskz_loadu_epi8(lanes_before<T>(part.n), p));
+      return load_index(padded, AllLanes{});
+    }
+#endif
     for (int64_t i = 0; i < part.n; ++i) padded[i] = p[i];
     return load_index(padded, AllLanes{});
   }
