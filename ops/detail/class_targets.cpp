@@ -29,11 +29,18 @@ ClassTargets::ClassTargets(std::string_view op, const Tensor& input, const Tenso
   along_ = detail::along(raw::contiguous(input, input.format()), 1);
   target_shape_ = target.shape();
   target_ = raw::reshape(raw::clone(raw::contiguous(target)), {target.numel()});
-  if (weight.defined()) weight_ = raw::clone(raw::contiguous(raw::to(weight, DType::f64)));
-  const int64_t *t = target_.data<int64_t>(), n = rows(), end = classes();
-  int bad = 0;  // without a branch, for the vectoriser
-  for (int64_t row = 0; row < n; ++row)
-    bad |= (t[row] != ignore_index) & ((t[row] < 0) | (t[row] >= end));
+  targets_ = target_.data<int64_t>();
+  if (weight.defined()) {
+    weight_ = raw::clone(raw::contiguous(raw::to(weight, DType::f64)));
+    weights_ = weight_.data<double>();
+  }
+  const int64_t *t = targets_, n = rows(), end = classes();
+  uint64_t bad = 0;  // without a branch
+  for (int64_t row = 0; row < n; ++row) {
+    const bool ignores = t[row] == ignore_index;
+    ignored_ += ignores;
+    bad |= !ignores & (static_cast<uint64_t>(t[row]) >= static_cast<uint64_t>(end));
+  }
   for (int64_t row = 0; bad != 0 && row < n; ++row)
     check(ignored(row) || (this->target(row) >= 0 && this->target(row) < classes()), op,
           "target: expected 0..{} or ignore_index {}, got {} at index {}", classes() - 1,
@@ -47,11 +54,10 @@ double ClassTargets::weight_of_classes() const {
 }
 
 double ClassTargets::weight_of_targets() const {
-  const int64_t *t = target_.data<int64_t>(), n = rows(), ignore = ignore_index_;
-  if (!weighted()) return static_cast<double>(n - std::count(t, t + n, ignore));
+  if (!weighted()) return static_cast<double>(rows() - ignored_);
   double total = 0;
-  for (int64_t row = 0; row < n; ++row)
-    if (!ignored(row)) total += weight(t[row]);
+  for (int64_t row = 0; row < rows(); ++row)
+    if (!ignored(row)) total += weight(target(row));
   return total;
 }
 

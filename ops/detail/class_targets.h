@@ -21,11 +21,11 @@ class ClassTargets {
     if (along_.inner == 1) return row * along_.n + c;
     return (row / along_.inner * along_.n + c) * along_.inner + row % along_.inner;
   }
-  int64_t target(int64_t row) const { return target_.data<int64_t>()[row]; }
+  int64_t target(int64_t row) const { return targets_[row]; }
   bool ignored(int64_t row) const { return target(row) == ignore_index_; }
 
-  double weight(int64_t c) const { return weight_.defined() ? weight_.data<double>()[c] : 1; }
-  bool weighted() const { return weight_.defined(); }
+  double weight(int64_t c) const { return weights_ ? weights_[c] : 1; }
+  bool weighted() const { return weights_ != nullptr; }
   double weight_of_classes() const;  ///< Σ_c weight[c]
   double weight_of_targets() const;  ///< Σ weight[target] over those that are not ignored
 
@@ -39,7 +39,9 @@ class ClassTargets {
   Shape target_shape_;
   Tensor target_;  // dense copies, which nobody else can change
   Tensor weight_;  // f64
-  int64_t ignore_index_;
+  const int64_t* targets_ = nullptr;
+  const double* weights_ = nullptr;  // null: ones
+  int64_t ignore_index_, ignored_ = 0;  // how many
 };
 
 }  // namespace quern::detail
