@@ -1,7 +1,8 @@
-# Rooms that the build leaves out when they are deleted: nobody outside includes their headers. And
-# no room of kernels holds more than 16 files, no file of the library more than 400 lines, no line
-# more than 100 characters: clang-format leaves comments and strings as they are.
-#   cmake -DSOURCE=QUERN -P rooms.cmake
+# Rooms that the build leaves out when they are deleted: nobody outside includes their headers, and
+# but for the table of kernels, which the build makes of what is there, nobody needs their symbols.
+# And no room of kernels holds more than 16 files, no file of the library more than 400 lines, no
+# line more than 100 characters: clang-format leaves comments and strings as they are.
+#   cmake -DSOURCE=QUERN [-DOBJECTS=FOLDER -DNM=NM] -P rooms.cmake
 cmake_minimum_required(VERSION 3.25)
 set(deletable conv/winograd conv/depthwise)
 
@@ -21,6 +22,40 @@ foreach(file ${files})
     message(SEND_ERROR "${file}: ${length} lines, more than 400")
   endif()
 endforeach()
+
+# Sets `symbols` to those of object files that nm lists by these letters.
+function(symbols_of objects letters symbols)
+  execute_process(COMMAND ${NM} --no-demangle ${objects} OUTPUT_VARIABLE listed
+    COMMAND_ERROR_IS_FATAL ANY)
+  string(REGEX MATCHALL " [${letters}] [^\n]+" lines "${listed}")
+  list(TRANSFORM lines REPLACE "^ . " "")
+  list(REMOVE_DUPLICATES lines)
+  set(${symbols} "${lines}" PARENT_SCOPE)
+endfunction()
+
+if(NM)
+  file(GLOB_RECURSE objects ${OBJECTS}/*.o)
+  list(FILTER objects EXCLUDE REGEX "/kernels/table\\.cpp\\.o$")
+  foreach(room ${deletable})
+    get_filename_component(family ${room} NAME)
+    set(theirs ${objects})
+    set(others ${objects})
+    set(in_room "/${room}/|/kernels/${family}_[a-z0-9_]+\\.cpp\\.o$")
+    list(FILTER theirs INCLUDE REGEX "${in_room}")
+    list(FILTER others EXCLUDE REGEX "${in_room}")
+    symbols_of("${theirs}" "TDBR" defined)
+    symbols_of("${others}" "U" needed)
+    list(LENGTH defined count)
+    if(count EQUAL 0)
+      message(SEND_ERROR "${room}: no symbols in ${OBJECTS}")
+    endif()
+    foreach(symbol ${defined})
+      if(symbol IN_LIST needed)
+        message(SEND_ERROR "${symbol} of ${room} is needed outside, which a build may lack")
+      endif()
+    endforeach()
+  endforeach()
+endif()
 
 file(GLOB_RECURSE rooms LIST_DIRECTORIES true ${SOURCE}/ops/kernels/*)
 foreach(room ${SOURCE}/ops/kernels ${rooms})
