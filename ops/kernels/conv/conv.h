@@ -5,7 +5,7 @@
 // 1. ops/conv2d.cpp checks the arguments and makes a ConvProblem; ops/detail/conv_problem.cpp finds
 //    its plan and its packed weight (ops/pack_cache.h), both kept between calls, and runs it.
 // 2. choose_conv() (conv.cpp) takes the first ConvKernel that has no reason to refuse: depthwise
-//    (depthwise/conv_depthwise.cpp, a filter for each channel, or groups of few channels),
+//    (depthwise/conv_depthwise.cpp, filters of each channel alone, or groups of few channels),
 //    winograd_4x4 or winograd (winograd/conv_winograd.cpp, 3×3 filters in f32), brgemm, which the
 //    rest of this list is about, else the reference (conv_reference.cpp), the seven loops that are
 //    also the oracle of the tests.

@@ -1,4 +1,5 @@
-// The contract of the depthwise kernels: convolutions in which a channel meets its own filter only,
+// The contract of the depthwise kernels: convolutions in which a channel meets its own filter only
+// (one with several filters comes once for each, depthwise.h),
 //
 //     y[pixel][c] = Σ over taps of x[pixel under the tap][c] · weight[tap][c],
 //
