@@ -20,8 +20,8 @@ namespace quern {
 /// (root mean square, 128 channels), F(4×4) with 1.2 to 1.9 of it (512 to 64 channels); but
 /// relative to the largest of a tile's 4×4 or 6×6 pixels of x, not to each output's own 3×3. A NaN
 /// or infinity reaches all 2×2 or 4×4 outputs of the tile. QUERN_WINOGRAD=0 switches it off.
-/// f32 is multiplied as float32_matmul_precision.h tells, but for channels with filters of their own
-/// (groups = C), whose products are always of f32, those of bf16 too.
+/// f32 is multiplied as float32_matmul_precision.h tells, but for channels with filters of their
+/// own (groups = C), whose products are always of f32, those of bf16 too.
 /// The gradients of weight and bias are f32 (f64 for f64). Errors: rank, dtype, an empty x or
 /// weight, channels, groups that divide neither, stride or dilation < 1, padding < 0, a kernel
 /// larger than the padded x.
