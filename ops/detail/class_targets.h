@@ -40,7 +40,7 @@ class ClassTargets {
   Tensor target_;  // dense copies, which nobody else can change
   Tensor weight_;  // f64
   const int64_t* targets_ = nullptr;
-  const double* weights_ = nullptr;  // null: ones
+  const double* weights_ = nullptr;     // null: ones
   int64_t ignore_index_, ignored_ = 0;  // how many
 };
 
