@@ -65,8 +65,8 @@ size_t check_trace(const Json& trace, size_t steps, size_t threads) {
     if (is_step(event)) of_steps.emplace_back(event);
   CHECK(of_steps.size() == steps);
   std::map<int, std::vector<Span>> open;
-  int of_step = -1;      // the thread of the step at hand
-  int64_t in_spans = 0;  // how much of it they cover
+  int of_step = -1;     // the thread of the step at hand
+  double in_spans = 0;  // nanoseconds of it that they cover
   double best_share = 0, last = 0;
   size_t outside = 0, crossing = 0, falling = 0, counters = 0;
   for (const Json& event : trace.at("traceEvents")) {
@@ -84,9 +84,9 @@ size_t check_trace(const Json& trace, size_t steps, size_t threads) {
     if (is_step(event)) {
       of_step = thread, in_spans = 0;
     } else if (thread == of_step && stack.size() == 1) {
-      const auto length = [](const Span& s) { return s.end - s.begin; };
+      const auto length = [](const Span& s) { return static_cast<double>(s.end - s.begin); };
       in_spans += length(span);
-      best_share = std::max(best_share, 1.0 * in_spans / length(stack[0]));
+      best_share = std::max(best_share, in_spans / length(stack[0]));
     }
     stack.push_back(span);
   }
