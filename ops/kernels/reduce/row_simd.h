@@ -50,7 +50,7 @@ float max_of(int64_t n, const T* x) {
   each_vector<T, 2>(n, [&](int64_t i, int k, auto lanes) {
     m[k] = larger(m[k], lanes.load(x + i, F(-kInfinity)));
   });
-  return across(larger(m[0], m[1]), [](auto a, auto b) { return (a > b) | (a != a) ? a : b; });
+  return across(larger(m[0], m[1]), [](auto a, auto b) { return ((a > b) | (a != a)) ? a : b; });
 }
 
 /// The same of what is about to be exponentiated, whose sum tells of a NaN: they may count or not.
