@@ -22,8 +22,8 @@ CPUS = {"neoverse-n1": (128, 0), "neoverse-v1": (128, 256), "neoverse-v2": (128,
 # What the CPUs lack, by the end of the file's name.
 LACKS = {"neoverse-n1": ("sve", "bf16")}
 TILES = {  # what it is: file, a part of the function's name, multiply-adds (those of the largest tile)
-    "f32 8×12 Neon": ("gemm_neon", "F32<false>"),
-    "f32 8×12 Neon, outer products": ("gemm_neon", "F32<true>"),
+    "f32 8×12 Neon": ("gemm_neon", "Neon, false>"),
+    "f32 8×12 Neon, outer products": ("gemm_neon", "Neon, true>"),
     "bf16 8×12 Neon, widened": ("gemm_neon", "Bf16"),
     "bf16 4×24 Neon, BFMMLA": ("gemm_neon_bf16", "Bf16"),
     "bf16 4×24 Neon, 16 columns": ("gemm_neon_bf16", "Bf16", 16),
