@@ -83,7 +83,7 @@ def jobs(quick):
 
 
 SHAPE = re.compile(
-    r"(?:g(\d+)_)?ic(\d+)oc(\d+)_ih(\d+)oh\d+kh(\d+)sh(\d+)dh(\d+)ph(\d+)_iw(\d+)ow\d+kw(\d+)sw(\d+)dw(\d+)pw(\d+)"
+    r"\d+ (?:g(\d+)_?)?ic(\d+)oc(\d+)_ih(\d+)oh\d+kh(\d+)sh(\d+)dh(\d+)ph(\d+)_iw(\d+)ow\d+kw(\d+)sw(\d+)dw(\d+)pw(\d+)"
 )
 
 
@@ -92,7 +92,7 @@ def convolutions(file, batch, quick):
     for line in file.read_text().splitlines():
         if line.startswith("#") or not line.strip():
             continue
-        shape = SHAPE.search(line)
+        shape = SHAPE.fullmatch(line.strip())
         if not shape:
             raise SystemExit(f"compare_ops: {file}: expected a convolution, got {line}")
         groups, ic, oc, ih, kh, sh, dh, ph, iw, kw, sw, dw, pw = (int(n or 1) for n in shape.groups())
