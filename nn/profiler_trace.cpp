@@ -17,7 +17,7 @@ constexpr std::pair<const char*, ProfileBy> kTables[] = {{"op", ProfileBy::op},
                                                          {"shape", ProfileBy::shape},
                                                          {"kernel", ProfileBy::kernel}};
 
-std::string quoted(std::string_view text) { return nlohmann::json(text).dump(); }
+std::string quoted(std::string_view text) { return nlohmann::ordered_json(text).dump(); }
 
 double microseconds(int64_t nanoseconds) { return 1e-3 * static_cast<double>(nanoseconds); }
 
