@@ -1,5 +1,7 @@
 #include "quern/autograd/grad_mode.h"
 
+#include <utility>
+
 namespace quern {
 
 namespace detail {
@@ -7,6 +9,9 @@ ThreadMode& thread_mode() {
   thread_local ThreadMode mode;
   return mode;
 }
+
+ThreadModeGuard::ThreadModeGuard(ThreadMode mode) : before_(std::exchange(thread_mode(), mode)) {}
+ThreadModeGuard::~ThreadModeGuard() { thread_mode() = before_; }
 }  // namespace detail
 
 bool grad_enabled() { return detail::thread_mode().grad; }

@@ -32,6 +32,18 @@ struct ThreadMode {
   bool backward = false;
 };
 ThreadMode& thread_mode();
+
+/// Takes over another thread's for a scope, as a task does (tensor/tasks.h).
+class ThreadModeGuard {
+ public:
+  explicit ThreadModeGuard(ThreadMode mode);  ///< until its end
+  ~ThreadModeGuard();
+  ThreadModeGuard(const ThreadModeGuard&) = delete;
+  ThreadModeGuard& operator=(const ThreadModeGuard&) = delete;
+
+ private:
+  ThreadMode before_;
+};
 }  // namespace detail
 
 }  // namespace quern

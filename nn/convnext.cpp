@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "quern/nn/activation.h"
+#include "quern/nn/by_slab.h"
 #include "quern/nn/conv2d.h"
 #include "quern/nn/dropout.h"
 #include "quern/nn/flatten.h"
@@ -88,9 +89,12 @@ ConvNeXt::ConvNeXt(const ConvNeXtOptions& options)
 }
 
 Tensor ConvNeXt::forward(const Tensor& x) {
-  const bool image = x.defined() && x.dim() == 4;
-  const Tensor y = features_(image ? contiguous(x, MemoryFormat::channels_last) : x);
-  return classifier_(adaptive_avg_pool2d(y, 1));
+  // 4·96 channels of a sixteenth of the pixels, between the two linears of a block.
+  return by_slab(*this, x, 24, [&](const Tensor& images) {
+    const bool image = images.defined() && images.dim() == 4;
+    const Tensor y = features_(image ? contiguous(images, MemoryFormat::channels_last) : images);
+    return classifier_(adaptive_avg_pool2d(y, 1));
+  });
 }
 
 }  // namespace quern::nn

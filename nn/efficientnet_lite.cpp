@@ -5,6 +5,7 @@
 #include <cmath>
 #include <map>
 
+#include "quern/nn/by_slab.h"
 #include "quern/nn/detail/efficientnet_stages.h"
 #include "quern/nn/init.h"
 #include "quern/nn/linear.h"
@@ -115,11 +116,13 @@ EfficientNetLite::EfficientNetLite(const EfficientNetLiteOptions& options)
 }
 
 Tensor EfficientNetLite::forward(const Tensor& x) {
-  const bool image = x.defined() && x.dim() == 4;
-  Tensor y = image ? contiguous(x, MemoryFormat::channels_last) : x;
-  if (image && same_padding_) y = pad_same(y, 3);
-  y = head_((*blocks_)(stem_(y)));
-  return (*classifier_)((*dropout_)(flatten(adaptive_avg_pool2d(y, 1), 1)));
+  return by_slab(*this, x, 24, [&](const Tensor& images) {
+    const bool image = images.defined() && images.dim() == 4;
+    Tensor y = image ? contiguous(images, MemoryFormat::channels_last) : images;
+    if (image && same_padding_) y = pad_same(y, 3);
+    y = head_((*blocks_)(stem_(y)));
+    return (*classifier_)((*dropout_)(flatten(adaptive_avg_pool2d(y, 1), 1)));
+  });
 }
 
 TensorDict efficientnet_lite_names(const TensorDict& dict) {

@@ -2,15 +2,12 @@
 
 #include <algorithm>
 
-#include "quern/autograd/grad_mode.h"
+#include "quern/nn/by_slab.h"
 #include "quern/nn/init.h"
 #include "quern/ops/adaptive_avg_pool2d.h"
-#include "quern/ops/autocast.h"
 #include "quern/ops/convert.h"
 #include "quern/ops/flatten.h"
 #include "quern/ops/max_pool2d.h"
-#include "quern/tensor/cpu_features.h"
-#include "quern/tensor/raw.h"
 
 namespace quern::nn {
 namespace {
@@ -116,47 +113,15 @@ ResNet::ResNet(Block block, const std::array<int, 4>& depths, const ResNetOption
   }
 }
 
-namespace {
-
-/// Images whose activations stay between L2 and a share of L3 in the early stages. The largest, of
-/// the stem and of layer1, have 16 values a pixel of the image.
-int64_t slab_of(const Tensor& x) {
-  const bool lowered = autocast_enabled() && x.dtype() == DType::f32;
-  const int64_t item = itemsize(lowered ? DType::bf16 : x.dtype());
-  const int64_t image = std::max<int64_t>(16 * x.size(2) * x.size(3) * item, 1);
-  return std::max<int64_t>(4 * cache_sizes().l2 / image, 1);
-}
-
-}  // namespace
-
 Tensor ResNet::forward(const Tensor& x) {
-  const Tensor y = layer4_(layer3_(takes_slabs(x) ? early_stages_by_slab(x) : early_stages(x)));
-  return fc_(flatten(adaptive_avg_pool2d(y, 1), 1));
-}
-
-/// Does each image give what it gives by itself, with nothing to keep for backward()?
-bool ResNet::takes_slabs(const Tensor& x) {
-  return !grad_enabled() && x.defined() && x.dim() == 4 && slab_of(x) < x.size(0) &&
-         !any_training();
-}
-
-Tensor ResNet::early_stages_by_slab(const Tensor& x) {
-  const int64_t n = x.size(0), slabs = (n - 1) / slab_of(x) + 1;
-  Tensor all;
-  for (int64_t i = 0; i < slabs; ++i) {
-    const int64_t begin = n * i / slabs, end = n * (i + 1) / slabs;
-    const Tensor y = early_stages(raw::slice(x, 0, begin, end));
-    if (!all.defined()) all = empty({n, y.size(1), y.size(2), y.size(3)}, y.dtype(), y.format());
-    raw::copy_(raw::slice(all, 0, begin, end), y);
-  }
-  return all;
-}
-
-Tensor ResNet::early_stages(const Tensor& x) {
-  // Fused chains compute in channels_last: better three channels are reordered than each block's.
-  const bool reorder = stem_.fuse && x.defined() && x.dim() == 4;
-  const Tensor y = stem_(reorder ? contiguous(x, MemoryFormat::channels_last) : x);
-  return layer2_(layer1_(max_pool2d(y, 3, 2, 1)));
+  // The stem's and layer1's are the largest activations: 64 channels of a quarter of the pixels.
+  return by_slab(*this, x, 16, [&](const Tensor& images) {
+    // Fused chains compute in channels_last: better three channels are reordered than each block's.
+    const bool reorder = stem_.fuse && images.defined() && images.dim() == 4;
+    const Tensor stem = stem_(reorder ? contiguous(images, MemoryFormat::channels_last) : images);
+    const Tensor y = layer4_(layer3_(layer2_(layer1_(max_pool2d(stem, 3, 2, 1)))));
+    return fc_(flatten(adaptive_avg_pool2d(y, 1), 1));
+  });
 }
 
 namespace {

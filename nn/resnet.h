@@ -26,8 +26,8 @@ struct ResNetOptions {
 };
 
 /// [N, 3, H, W] to logits [N, num_classes]. Convolutions start as kaiming_normal_, over fan_out and
-/// for relu. In evaluation without gradients the early stages, whose activations are large and
-/// whose weights are few, take the batch in slabs that stay in cache; the result has the same bits.
+/// for relu. In evaluation without gradients the batch goes through by slabs of images that stay in
+/// cache (by_slab.h); the result has the same bits.
 class ResNet : public Module {
  public:
   /// Two 3×3 convolutions, or a 3×3 between two 1×1.
@@ -37,10 +37,6 @@ class ResNet : public Module {
   Tensor forward(const Tensor& x) override;
 
  private:
-  bool takes_slabs(const Tensor& x);
-  Tensor early_stages(const Tensor& x);  ///< up to layer2
-  Tensor early_stages_by_slab(const Tensor& x);
-
   Conv2d& conv1_;
   BatchNorm2d& bn1_;
   Residual stem_;

@@ -67,7 +67,14 @@ int64_t limit(const char* variable, int64_t otherwise) {
 
 class Cache {
  public:
-  Cache() { detail::hold_across_fork(mutex_); }
+  Cache() {
+    detail::hold_across_fork(mutex_);
+    detail::hold_across_fork(making_);
+  }
+
+  /// Held by who makes a copy that is to be kept: others that want it wait for it, rather than make
+  /// one each.
+  std::mutex& making() { return making_; }
 
   /// The kept copy, or null; then `keep` becomes true if the next one made is to be put().
   std::shared_ptr<const Storage> find(const Key& key, uint64_t version,
@@ -159,7 +166,7 @@ class Cache {
       erase(std::prev(entries_.end()));
   }
 
-  std::mutex mutex_;
+  std::mutex mutex_, making_;
   Entries entries_;
   std::unordered_multimap<uint64_t, Entries::iterator> by_storage_;
   PackCacheStats stats_{};
@@ -191,6 +198,11 @@ std::shared_ptr<const Storage> detail::packed_copy(const Tensor& weight, std::st
   bool keep = !grad_enabled() && !detail::thread_mode().backward;  // so this is inference
   if (exposed) keep = false;
   else if (auto kept = cache().find(key, version, weight.storage(), keep)) return kept;
+  std::unique_lock making(cache().making(), std::defer_lock);
+  if (keep && !making.try_lock()) {
+    making.lock();
+    if (auto kept = cache().find(key, version, weight.storage(), keep)) return kept;
+  }
   const Span span("pack_weight");
   auto copy = make_storage(bytes);
   pack(copy->data());

@@ -3,12 +3,11 @@
 #include <omp.h>
 
 #include <atomic>
-#include <deque>
 #include <mutex>
 #include <thread>
-#include <vector>
 
 #include "quern/tensor/job.h"
+#include "quern/tensor/storage.h"
 #include "quern/tensor/verbose.h"
 
 #ifdef __SSE__
@@ -70,7 +69,7 @@ class TaskTeam final : public Tasks, public Team {
 
   void run(std::function<void()> f) override {
     const std::lock_guard lock(mutex_);
-    waiting_.push_back(std::move(f));
+    tasks_.push_back(std::move(f));
     ++unfinished_, ++queued_;
   }
 
@@ -119,8 +118,8 @@ class TaskTeam final : public Tasks, public Team {
     } catch (...) {
       error_.offer(order, std::current_exception());
       const std::lock_guard lock(mutex_);
-      unfinished_ -= static_cast<int>(waiting_.size());
-      waiting_.clear();
+      unfinished_ -= static_cast<int>(tasks_.size() - begun_);
+      begun_ = tasks_.size();
       queued_ = 0;
     }
     --unfinished_;
@@ -131,11 +130,10 @@ class TaskTeam final : public Tasks, public Team {
     int64_t order;
     {
       const std::lock_guard lock(mutex_);
-      if (waiting_.empty()) return false;
-      task = std::move(waiting_.front());
-      waiting_.pop_front();
+      if (begun_ == tasks_.size()) return false;
+      task = std::move(tasks_[begun_]);
       --queued_;
-      order = ++begun_;
+      order = static_cast<int64_t>(++begun_);
     }
     guarded(order, [&] {
       const InsideSpan inside(span_.span());
@@ -161,12 +159,12 @@ class TaskTeam final : public Tasks, public Team {
 
   const int threads_;
   const FloatMode::Mode mode_ = FloatMode::current();  // the caller's: a task runs on any thread
-  std::vector<Desk> desks_;
+  CachedVector<Desk> desks_;
   std::atomic<int> unfinished_ = 1;  // the body and the tasks
-  std::atomic<int> queued_ = 0;      // as waiting_ has, to be seen without the lock
+  std::atomic<int> queued_ = 0;      // that are not begun, to be seen without the lock
   std::mutex mutex_;
-  std::deque<std::function<void()>> waiting_;
-  int64_t begun_ = 0;
+  CachedVector<std::function<void()>> tasks_;
+  size_t begun_ = 0;
   FirstError error_;
   const SharedSpan span_;  // that of with_tasks
 };

@@ -322,8 +322,8 @@ Tensor detail::conv_chain_train(const Tensor& x_any, const ConvChain& chain, boo
   std::optional<Stage> projection;
   with_tasks([&](Tasks& beside) {
     if (projected)
-      beside.run([&, recording = grad_enabled()] {
-        const GradMode mode(recording);  // of the calling thread: packed weights are kept or not
+      beside.run([&, caller = thread_mode()] {
+        const ThreadModeGuard mode(caller);  // packed weights are kept or not
         projection.emplace(run_forward(chain.projection, x, nullptr, moments.back()));
       });
     for (size_t i = 0; i < chain.stages.size(); ++i) {

@@ -234,7 +234,7 @@ TEST_CASE(
 
 TEST_CASE("resnet: a batch evaluated in slabs has the bits of its images by themselves") {
   // 16·192·208 values of the largest activation are 2.5 MB an image in f32: at an L2 of up to 2
-  // MiB, at most three images a slab in f32 and six in bf16.
+  // MiB, four images a slab in f32 and at most six in bf16.
   nn::ResNet net(nn::ResNet::Block::basic, {1, 1, 1, 1}, {.num_classes = 10});
   net.eval();
   const Tensor images = rand({7, 3, 191, 207});
