@@ -105,6 +105,7 @@ struct PlanKey {
   int bf16_terms;
   double speed;
   Isa cap;
+  int threads;  // how many cells are worth cutting
   auto operator<=>(const PlanKey&) const = default;
 };
 
@@ -122,7 +123,7 @@ std::shared_ptr<const ConvPlan> conv_plan(const ConvProblem& problem, ConvPass p
   const auto make = [&] { return plan_conv(choose(problem, pass, m)); };
   if (verbosity() == Verbosity::dispatch) return make();  // tells why, each time
   static Plans& plans = *new Plans;  // never destroyed: static models may infer after it
-  const PlanKey key{problem, pass, &m.kernel, m.bf16_terms, m.speed, isa_cap()};
+  const PlanKey key{problem, pass, &m.kernel, m.bf16_terms, m.speed, isa_cap(), num_threads()};
   const std::lock_guard lock(plans.mutex);
   if (const auto found = plans.kept.find(key); found != plans.kept.end()) return found->second;
   if (plans.kept.size() >= Plans::kMost) plans.kept.clear();

@@ -297,6 +297,45 @@ TEST_CASE("Results have the same bits with 1, 2 and 3 threads") {
   }
 }
 
+TEST_CASE("The gradient of the weight has the same bits with more threads than cells") {
+  const test::Threads kept;
+  // Worth some hundred cells, eight of which it is cut into for few threads; odd numbers of pixels.
+  const Case c{
+      .n = 3, .groups = 1, .ic = 70, .oc = 130, .size = {15, 13}, .kernel = {3, 3}, .pad = {1, 1}};
+  const Case pointwise{
+      .n = 3, .groups = 1, .ic = 130, .oc = 270, .size = {15, 13}, .kernel = {1, 1}};
+  std::vector<Way> ways{{&select_gemm_kernel(DType::f32), DType::f32},
+                        {&select_gemm_kernel(DType::bf16), DType::f32, 2},
+                        {&select_gemm_kernel(DType::bf16), DType::bf16}};
+  if (!kEmulatedCpu) ways.push_back({&kEmulatedAmx, DType::bf16});
+  for (const Case& shape : {c, pointwise}) {
+    for (const Way& way : ways) {
+      for (MemoryFormat format : kFormats) {
+        const ConvProblem p = shape.problem(way.dtype, format);
+        Data data(p);
+        for (auto* values : {&data.x, &data.dy})
+          for (double& value : *values)
+            value = std::sin(value + static_cast<double>(&value - values->data()));
+        Buffer x(p.dtype, data.x), dy(p.dtype, data.dy);
+        for (const ConvKernel* engine : engines(p, ConvPass::wgrad, *way.gemm)) {
+          CAPTURE(std::string(engine->name));
+          CAPTURE(std::string(way.gemm->name));
+          std::vector<double> first;
+          for (int threads : {1, 9, 65}) {
+            CAPTURE(threads);
+            set_num_threads(threads);
+            const auto plan = plan_conv({p, ConvPass::wgrad, engine, way.gemm, way.bf16_terms});
+            Buffer dw(sum_dtype(p.dtype), static_cast<int64_t>(data.w.size()));
+            plan->run(x.data(), dy.data(), dw.data());
+            if (threads == 1) first = dw.values();
+            CHECK(dw.values() == first);
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("The gradient of the bias sums dy") {
   for (MemoryFormat format : kFormats) {
     for (DType dtype : {DType::f32, DType::bf16, DType::f64}) {

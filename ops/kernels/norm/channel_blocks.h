@@ -83,7 +83,7 @@ inline int64_t parameter_bytes(DType dtype) { return dtype == DType::f64 ? 8 : 4
 /// Runs map(block, offset in bytes, first channel) on every block; they are independent.
 template <class F>
 void map_blocks(const ChannelLayout& x, F map) {
-  constexpr int64_t kElements = 1 << 15;  // enough to make up for waking a thread
+  constexpr int64_t kElements = 1 << 13;  // a thread's share is some cells: shares are alike
   const Grid grid(x, kElements, kElements, x.size.channels);
   parallel_for(grid.chunks * grid.blocks, [&](int64_t cell) {
     const int64_t chunk = cell / grid.blocks, block = cell % grid.blocks;

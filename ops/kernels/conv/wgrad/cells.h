@@ -52,7 +52,8 @@ struct WgradCells {
   int64_t groups, rows, columns;  // rows and columns of a group
   int64_t row_unit, column_unit;  // a cell holds whole ones
   int64_t pixel_parts = 1, row_parts = 1, column_parts = 1;
-  BlockGrid grid = {};  // of pixels
+  int64_t row_spread = 1, column_spread = 1;  // ranges of each of those, where threads are many
+  BlockGrid grid = {};                        // of pixels
 
   int64_t channel_cells() const { return row_parts * column_parts; }
   int64_t count() const { return groups * pixel_parts * channel_cells(); }
@@ -83,6 +84,7 @@ struct WgradCells {
         row_parts = r, column_parts = c, pixel_parts = p;
       }
     }
+    spread(multiplications, most_row_parts, cost);
   }
   /// Blocks of at least `least_rows` rows, small enough for the ranges of pixels.
   void block(const BlockGrid& blocks, int64_t least_rows) {
@@ -92,6 +94,7 @@ struct WgradCells {
     while (grid.count() < pixel_parts && grid.block_rows > least_rows)
       grid.block_rows = ceil_div(grid.block_rows, 2);
     pixel_parts = std::min(pixel_parts, grid.count());
+    row_parts *= row_spread, column_parts *= column_spread;
   }
 
   /// f(cell, block) of what follows a cell's block i, mostly on the same thread: its next one, or
@@ -143,6 +146,22 @@ struct WgradCells {
   }
 
  private:
+  /// Cuts ranges further where there are more threads than cells. What adds up to an item of dw
+  /// stays the same, pixels and blocks as above: only this may depend on the number of threads.
+  template <class Cost>
+  void spread(int64_t multiplications, int64_t most_row_parts, Cost cost) {
+    row_spread = column_spread = 1;
+    const int64_t worth = std::min<int64_t>(num_threads(), multiplications / kWorthACell);
+    for (int64_t cells = count(); cells < worth; cells *= 2) {
+      const int64_t r = row_parts * row_spread, c = column_parts * column_spread;
+      const bool by_rows = 2 * r <= most_row_parts;
+      const bool by_columns = 2 * c <= ceil_div(columns, column_unit);
+      if (!by_rows && !by_columns) return;
+      const bool rows_cost_less =
+          by_rows && (!by_columns || cost(2 * r, c, pixel_parts) <= cost(r, 2 * c, pixel_parts));
+      (rows_cost_less ? row_spread : column_spread) *= 2;
+    }
+  }
   static int64_t most(int64_t n, int64_t unit, int64_t parts) {
     return ceil_div(ceil_div(n, unit), parts) * unit;
   }
