@@ -55,7 +55,7 @@ def parse_arguments():
     several("--dtype", ("f32", "bf16"), None)
     several("--layout", ("channels_last", "contiguous"), None)
     several("--batch", (1, 2, 4, 8, 16, 32, 64, 128, 256), None)
-    several("--threads", (*range(1, len(machine.cores())), "all"), None)
+    several("--threads", (*range(1, len(machine.cores()) + 1), "all"), None)
     several("--variants", VARIANTS, list(VARIANTS))
     parser.add_argument("--rounds", type=positive, default=5, help="turns of each engine [%(default)s]")
     parser.add_argument("--steps", type=positive, help="timed steps a turn [as many as quern does in --seconds, 8 to 200]")
