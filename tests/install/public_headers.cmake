@@ -8,7 +8,7 @@ set(internal
   tensor/per_thread.h tensor/round_by_chance.h tensor/round_to_odd.h tensor/tasks.h
   tensor/text_formatter.h
   autograd/accumulate.h autograd/delete_in_turn.h
-  nn/file.h nn/file_replacement.h nn/image_format.h nn/image_resize.h nn/pickle.h
+  nn/by_slab.h nn/file.h nn/file_replacement.h nn/image_format.h nn/image_resize.h nn/pickle.h
   nn/profiler_trace.h nn/row_table_file.h nn/safetensors_header.h nn/zip.h)
 
 set(given)
