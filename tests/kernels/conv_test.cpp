@@ -279,8 +279,10 @@ TEST_CASE("Results have the same bits with 1, 2 and 3 threads") {
     for (auto* values : {&data.x, &data.w, &data.dy})
       for (double& value : *values)
         value = std::sin(value + static_cast<double>(&value - values->data()));
-    for (const Way& way : {Way{&select_gemm_kernel(DType::f32), DType::f32},
-                           {&select_gemm_kernel(DType::bf16), DType::f32, 2}}) {
+    std::vector<Way> ways{{&select_gemm_kernel(DType::f32), DType::f32},
+                          {&select_gemm_kernel(DType::bf16), DType::f32, 2}};
+    if (!kEmulatedCpu) ways.push_back({&kEmulatedAmx, DType::f32, 2});
+    for (const Way& way : ways) {
       for (const ConvKernel* engine : engines(p, ConvPass::forward, *way.gemm)) {
         std::vector<Results> results;
         for (int threads : {1, 2, 3}) {
