@@ -9,19 +9,23 @@
 Each row is an op at a small, a middle and a large size (bench/compare/ops.py lists them), forward or forward and
 backward. Both engines are one warm process each, on as many threads as there are cores, PyTorch's with tcmalloc where
 that is installed. They take turns, A B A B, --rounds times; the ratio is the median of the rounds': PyTorch's time ÷
-quern's, so that above 1 quern is faster. Their results have to agree. The worst ratio comes first.
+quern's, so that above 1 quern is faster. Their results have to agree. The worst ratio comes first. Ctrl-C, or the end of
+a `timeout`, ends the race: the rows until then are printed and, by --json, written.
 """
 
 import argparse
 import json
 import math
 import re
+import signal
 import statistics
 import sys
 from pathlib import Path
 
 from compare import machine, ops
 from compare.engines import Engine, environment, tcmalloc
+
+EARLY = 128 + signal.SIGINT  # a shell's exit status of what was interrupted
 
 
 def parse_arguments():
@@ -70,15 +74,21 @@ def main():
 
     rows = []
     jobs = ops.convolutions(options.convs, options.batch, options.quick) if options.convs else ops.jobs(options.quick)
-    for job in jobs:
-        if options.only.search(label(job)):
+    jobs = [job for job in jobs if options.only.search(label(job))]
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        for job in jobs:
             rows.append(race(job, quern, torch, options))
             if sys.stderr.isatty():
                 print(f"\r{len(rows)}: {rows[-1]['row']:100.100}", end="", file=sys.stderr, flush=True)
+    except KeyboardInterrupt:
+        print(f"\nended after {len(rows)} of {len(jobs)} rows", file=sys.stderr)
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1) + "\n")
-    if not rows:
+    if not jobs:
         sys.exit("compare_ops: no row matches")
+    if not rows:
+        sys.exit(EARLY)
 
     rows.sort(key=lambda row: row["ratio"])
     print(f"\n{'ratio':>6} {'quern µs':>10} {'PyTorch µs':>10}  op")
@@ -88,7 +98,7 @@ def main():
     below = sum(row["ratio"] < 0.9 for row in rows)
     mean = statistics.geometric_mean(row["ratio"] for row in rows)
     print(f"\n{len(rows)} rows, {below} below 0.9, geometric mean {mean:.2f}")
-    sys.exit(any(row["wrong"] for row in rows))
+    sys.exit(EARLY if len(rows) < len(jobs) else any(row["wrong"] for row in rows))
 
 
 if __name__ == "__main__":

@@ -158,10 +158,11 @@ class Quern:
 
 
 class Engine:
-    """A process that answers a line of JSON with a number."""
+    """A process that answers a line of JSON with a number. It ends with its input; Ctrl-C is for who asks."""
 
     def __init__(self, command, env):
-        self.process = subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        self.process = subprocess.Popen(command, env=env, start_new_session=True, text=True, **pipes)
 
     def read(self):
         line = self.process.stdout.readline().strip()
