@@ -137,21 +137,25 @@ const Sizes kBatches[] = {{4, 4, 4, 40},
                           {64, 32, 7, 4},
                           {31, 29, 32, 5, false, true},
                           {33, 20, 17, 6, true, true}};
+const Sizes kOfFewSteps[] = {{40, 1100, 1}, {19, 2100, 2, 1, true}, {17, 1025, 8},
+                             {9, 4, 7},     {70, 33, 5, 3, true},   {1100, 16, 3}};
 
 }  // namespace
 
-TEST_CASE("products with vectors, of few rows and of small batches are within their bounds") {
+TEST_CASE("products with vectors, of few rows or steps and of small batches are within bounds") {
   for_each_kernel([](const DirectKernel& kernel) {
-    for (const auto& shapes : {std::span<const Sizes>(kVectors), std::span<const Sizes>(kFewRows),
-                               std::span<const Sizes>(kBatches)})
+    for (const auto& shapes :
+         {std::span<const Sizes>(kVectors), std::span<const Sizes>(kFewRows),
+          std::span<const Sizes>(kBatches), std::span<const Sizes>(kOfFewSteps)})
       for (const Sizes& shape : shapes) Product(kernel, shape, {}).check();
   });
 }
 
 TEST_CASE("they add a bias, accumulate, round to bf16 once, and leave what is between rows of C") {
   for_each_kernel([](const DirectKernel& kernel) {
-    for (const Sizes& shape : {Sizes{9, 1, 40}, Sizes{1, 300, 70}, Sizes{40, 1, 70, 1, true},
-                               Sizes{8, 40, 9000}, Sizes{7, 19, 5, 9, false, true}})
+    for (const Sizes& shape :
+         {Sizes{9, 1, 40}, Sizes{1, 300, 70}, Sizes{40, 1, 70, 1, true}, Sizes{8, 40, 9000},
+          Sizes{7, 19, 5, 9, false, true}, Sizes{300, 70, 1}, Sizes{17, 1030, 3, 2, true}})
       for (bool bias : {false, true})
         for (bool accumulate : {false, true})
           for (bool to_bf16 : {false, true})
@@ -163,8 +167,9 @@ TEST_CASE("they add a bias, accumulate, round to bf16 once, and leave what is be
 TEST_CASE("they give the same bits for any number of threads") {
   const Threads kept;
   for_each_kernel([](const DirectKernel& kernel) {
-    for (const Sizes& shape : {Sizes{300, 1, 515}, Sizes{1, 1, 200'000}, Sizes{1, 2100, 700},
-                               Sizes{8, 1030, 500}, Sizes{31, 29, 32, 50, false, true}}) {
+    for (const Sizes& shape :
+         {Sizes{300, 1, 515}, Sizes{1, 1, 200'000}, Sizes{1, 2100, 700}, Sizes{8, 1030, 500},
+          Sizes{31, 29, 32, 50, false, true}, Sizes{40, 2100, 2}}) {
       Product product(kernel, shape, {});
       set_num_threads(1);
       const Elements& c = product.run();
@@ -184,8 +189,8 @@ TEST_CASE("they give the same bits for any number of threads") {
 
 TEST_CASE("what they do not take is left to gemm") {
   const DirectKernel& kernel = *table<DirectKernel>().front();
-  for (const Sizes& shape : {Sizes{64, 64, 64}, Sizes{9, 17, 40}, Sizes{2, 40, 40, 1, false, true},
-                             Sizes{0, 1, 4}, Sizes{4, 1, 0}})
+  for (const Sizes& shape : {Sizes{64, 64, 64}, Sizes{9, 17, 40}, Sizes{70, 40, 9},
+                             Sizes{2, 40, 40, 1, false, true}, Sizes{0, 1, 4}, Sizes{4, 1, 0}})
     CHECK_FALSE(Product(kernel, shape, {}).taken());
   GemmProblem problem{};
   problem.m = problem.k = 4, problem.n = 1, problem.batch = 1;

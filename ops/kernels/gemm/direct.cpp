@@ -32,9 +32,11 @@ bool is_dots(const GemmProblem& p) {
   return p.n == 1 && p.a.col_stride == 1 && p.b.row_stride == 1;
 }
 
-/// Rows of B that lie as vectors take them, and few enough of A or k to take them one time.
+/// Rows of B that lie as vectors take them, and few enough of A or k to take them one time; or so
+/// few of them, as one in an outer product, that C is all there is to move.
 bool is_rows(const GemmProblem& p) {
-  constexpr int64_t kFewRows = 8, kShort = 16, kSmall = 32;
+  constexpr int64_t kFewRows = 8, kShort = 16, kSmall = 32, kShallow = 8;
+  if (p.b.col_stride == 1 && p.k <= kShallow && p.n > 1) return true;
   if (p.b.col_stride == 1 && (p.m <= kFewRows || (p.m <= kShort && p.n <= kShort))) return true;
   const bool copied = p.b.row_stride == 1 && p.batch > 1;  // by columns, to be transposed
   return (p.b.col_stride == 1 || copied) && p.m <= 2 * kSmall && p.n <= kSmall && p.k <= kSmall;
@@ -60,7 +62,7 @@ struct Plan {
   Plan(const GemmProblem& p, bool dots, bool swapped) : p(p), dots(dots), swapped(swapped) {
     constexpr int64_t kElements = 1 << 14, kMostParts = 32;  // of the matrix: 64 KiB of f32
     columns = std::min<int64_t>(p.n, 1024);
-    rows = dots ? std::clamp<int64_t>(kElements / p.k, 1, p.m) : p.m;
+    rows = std::clamp<int64_t>(kElements / (dots ? p.k : columns), 1, p.m);
     parts = 1;
     if (p.batch == 1 && ceil_div(p.m, rows) * ceil_div(p.n, columns) < 16)
       parts = std::clamp<int64_t>(
