@@ -75,6 +75,8 @@ def main():
     rows = []
     jobs = ops.convolutions(options.convs, options.batch, options.quick) if options.convs else ops.jobs(options.quick)
     jobs = [job for job in jobs if options.only.search(label(job))]
+    if not jobs:
+        sys.exit("compare_ops: no row matches")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         for job in jobs:
@@ -85,8 +87,6 @@ def main():
         print(f"\nended after {len(rows)} of {len(jobs)} rows", file=sys.stderr)
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1) + "\n")
-    if not jobs:
-        sys.exit("compare_ops: no row matches")
     if not rows:
         sys.exit(EARLY)
 

@@ -4,7 +4,6 @@
 #include "quern/ops/autocast.h"
 #include "quern/ops/detail/matrix.h"
 #include "quern/ops/detail/packed_copy.h"
-#include "quern/ops/kernels/gemm/direct.h"
 #include "quern/ops/kernels/reduce/row.h"
 #include "quern/tensor/check_dense.h"
 #include "quern/tensor/raw.h"
@@ -64,13 +63,7 @@ Tensor weight_gradient(const Tensor& dy, const Tensor& x) {
                             .c_dtype = kernel.c,
                             .c_row_stride = x.size(1),
                             .bf16_terms = bf16_terms};
-  if (const auto* direct = kernels::select_direct_kernel(problem, x.dtype())) {
-    report(line, direct->name, direct->dtype, problem);
-    kernels::direct_product(*direct, problem);
-  } else {
-    report(line, kernel, problem);
-    kernels::gemm(kernel, problem);
-  }
+  select_product(line, kernel, x.dtype(), problem)(problem);
   return dweight;
 }
 

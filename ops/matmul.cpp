@@ -5,7 +5,6 @@
 #include "quern/autograd/node.h"
 #include "quern/ops/autocast.h"
 #include "quern/ops/detail/matrix.h"
-#include "quern/ops/kernels/gemm/direct.h"
 #include "quern/tensor/check_dense.h"
 #include "quern/tensor/raw.h"
 
@@ -96,14 +95,7 @@ void multiply(std::string_view name, const Shape& batch, const Tensor& a, const 
   }
   std::erase_if(loops, [&](const Loop& l) { return absorb(l, p); });
   std::reverse(loops.begin(), loops.end());
-  if (const auto* direct = kernels::select_direct_kernel(p, a.dtype())) {
-    report(line, direct->name, direct->dtype, p);
-    run([=](const GemmProblem& q) { kernels::direct_product(*direct, q); }, a.dtype(), p, loops);
-  } else {
-    report(line, kernel, p);
-    run([&kernel = kernel](const GemmProblem& q) { kernels::gemm(kernel, q); }, a.dtype(), p,
-        loops);
-  }
+  run(select_product(line, kernel, a.dtype(), p), a.dtype(), p, loops);
 }
 
 Tensor transpose(const Tensor& t) { return raw::transpose(t, -2, -1); }

@@ -3,6 +3,9 @@
 #pragma once
 #include <fmt/core.h>
 
+#include <functional>
+
+#include "quern/ops/kernels/gemm/direct.h"
 #include "quern/ops/kernels/gemm/gemm.h"
 #include "quern/tensor/tensor.h"
 #include "quern/tensor/verbose.h"
@@ -44,6 +47,19 @@ inline void report(VerboseOp& line, const char* kernel, DType a_and_b,
 inline void report(VerboseOp& line, const kernels::GemmKernel& kernel,
                    const kernels::GemmProblem& p) {
   report(line, kernel.name, kernel.a, p);
+}
+
+/// What computes `p`, of operands of a dtype, and products like it on other memory: without packing
+/// where that is faster, or by `kernel`. The line tells which.
+inline std::function<void(const kernels::GemmProblem&)> select_product(
+    VerboseOp& line, const kernels::GemmKernel& kernel, DType a_and_b,
+    const kernels::GemmProblem& p) {
+  if (const auto* direct = kernels::select_direct_kernel(p, a_and_b)) {
+    report(line, direct->name, direct->dtype, p);
+    return [direct](const kernels::GemmProblem& q) { kernels::direct_product(*direct, q); };
+  }
+  report(line, kernel, p);
+  return [&kernel](const kernels::GemmProblem& q) { kernels::gemm(kernel, q); };
 }
 
 }  // namespace quern::detail

@@ -33,7 +33,7 @@ bool is_dots(const GemmProblem& p) {
 }
 
 /// Rows of B that lie as vectors take them, and few enough of A or k to take them one time; or so
-/// few of them, as one in an outer product, that C is all there is to move.
+/// few of them, as one in an outer product, that C is all there is to move, unless it is a column.
 bool is_rows(const GemmProblem& p) {
   constexpr int64_t kFewRows = 8, kShort = 16, kSmall = 32, kShallow = 8;
   if (p.b.col_stride == 1 && p.k <= kShallow && p.n > 1) return true;

@@ -1,5 +1,5 @@
-// Products without packing: of matrices with vectors, which memory bounds, of few rows, and batches
-// of small matrices.
+// Products without packing: of matrices with vectors, which memory bounds, of few rows or steps,
+// and batches of small matrices.
 #pragma once
 #include "quern/ops/kernels/gemm/direct_kernel.h"
 #include "quern/ops/kernels/gemm/gemm.h"
