@@ -119,7 +119,7 @@ class TaskTeam final : public Tasks, public Team {
       error_.offer(order, std::current_exception());
       const std::lock_guard lock(mutex_);
       unfinished_ -= static_cast<int>(tasks_.size() - begun_);
-      begun_ = tasks_.size();
+      while (begun_ < tasks_.size()) tasks_[begun_++] = nullptr;
       queued_ = 0;
     }
     --unfinished_;

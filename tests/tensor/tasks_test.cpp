@@ -171,12 +171,14 @@ TEST_CASE(
     const auto held = std::make_shared<int>();  // by the tasks that wait
     std::atomic<bool> begun = false;
     std::atomic<bool> all_given = false;
+    std::atomic<bool> dropped = false;
     std::atomic<int> later = 0;
     const auto body = [&](Tasks& beside) {
       beside.run([&] {
         begun = true;
         while ((!all_given || held.use_count() > 1) && std::chrono::steady_clock::now() < patience)
           std::this_thread::yield();
+        dropped = held.use_count() == 1;
         if (task_fails) throw std::runtime_error("task");
       });
       for (int i = 0; i < 5; ++i) beside.run([&later, held] { ++later; });
@@ -186,6 +188,7 @@ TEST_CASE(
     };
     CHECK_THROWS_WITH_AS(with_tasks(body), "body", std::runtime_error);
     CHECK(later == 0);
+    CHECK(dropped);
   }
   // Of two tasks that fail, the first.
   std::atomic<int> begun = 0;
