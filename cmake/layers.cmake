@@ -50,10 +50,14 @@ function(quern_layer name)
 
   add_library(quern_${name} OBJECT ${sources})
   target_include_directories(quern_${name} PUBLIC ${include})
-  list(TRANSFORM LAYER_USES PREPEND quern_)
-  target_link_libraries(quern_${name} PUBLIC ${LAYER_USES} ${LAYER_LINKS})
+  list(TRANSFORM LAYER_USES PREPEND quern_ OUTPUT_VARIABLE uses)
+  target_link_libraries(quern_${name} PUBLIC ${uses} ${LAYER_LINKS})
   quern_strict(quern_${name})
-  target_precompile_headers(quern_${name} PRIVATE ${QUERN_PRECOMPILED})
+  set(tensors "")  # of those that compute with them
+  if(tensor IN_LIST LAYER_USES AND NOT name STREQUAL kernels)
+    set(tensors <quern/tensor/raw.h> <quern/tensor/span.h> <quern/tensor/tensor.h>)
+  endif()
+  target_precompile_headers(quern_${name} PRIVATE ${QUERN_PRECOMPILED} ${tensors})
   set_property(GLOBAL APPEND PROPERTY QUERN_LAYERS ${name})
 endfunction()
 
