@@ -142,6 +142,15 @@ inline std::vector<Way> enabled_ways() {
   return ways;
 }
 
+/// The given ones; of each dtype the first where there are added engines, to which they are alike.
+inline std::vector<Way> different(std::vector<Way> ways) {
+  if (added_engines().empty()) return ways;
+  std::vector<Way> first;
+  for (const Way& way : ways)
+    if (std::ranges::count(first, way.dtype, &Way::dtype) == 0) first.push_back(way);
+  return first;
+}
+
 /// Is it one of those that the library's engine takes, by shape, types and tile alone?
 inline bool must_take(std::string_view engine, const ConvProblem& p, ConvPass pass,
                       const GemmKernel& gemm) {

@@ -282,7 +282,7 @@ TEST_CASE("Results have the same bits with 1, 2 and 3 threads") {
     std::vector<Way> ways{{&select_gemm_kernel(DType::f32), DType::f32},
                           {&select_gemm_kernel(DType::bf16), DType::f32, 2}};
     if (!kEmulatedCpu) ways.push_back({&kEmulatedAmx, DType::f32, 2});
-    for (const Way& way : ways) {
+    for (const Way& way : different(ways)) {
       for (const ConvKernel* engine : engines(p, ConvPass::forward, *way.gemm)) {
         std::vector<Results> results;
         for (int threads : {1, 2, 3}) {
@@ -311,7 +311,7 @@ TEST_CASE("The gradient of the weight has the same bits with more threads than c
                         {&select_gemm_kernel(DType::bf16), DType::bf16}};
   if (!kEmulatedCpu) ways.push_back({&kEmulatedAmx, DType::bf16});
   for (const Case& shape : {c, pointwise}) {
-    for (const Way& way : ways) {
+    for (const Way& way : different(ways)) {
       for (MemoryFormat format : kFormats) {
         const ConvProblem p = shape.problem(way.dtype, format);
         Data data(p);
