@@ -29,7 +29,8 @@ set(QUERN_ISAS_arm neon neon_bf16 sve sve_bf16)
 set(QUERN_FAMILIES
   "gemm          gemm         GemmKernel:gemm
                  amx avx512_bf16 avx512 avx2 sve_bf16 sve neon_bf16 neon portable reference"
-  "gemm          direct       DirectKernel:direct           avx512 avx2 portable reference"
+  "gemm          direct       DirectKernel:direct
+                 avx512_bf16 avx512 avx2 portable reference"
   "pack          copy         CopyKernel:copy
                  avx512_bf16 avx512 avx2 neon_bf16 portable reference"
   "conv          conv         ConvKernel:conv               depthwise winograd brgemm reference"

@@ -139,6 +139,11 @@ const Sizes kBatches[] = {{4, 4, 4, 40},
                           {33, 20, 17, 6, true, true}};
 const Sizes kOfFewSteps[] = {{40, 1100, 1}, {19, 2100, 2, 1, true}, {17, 1025, 8},
                              {9, 4, 7},     {70, 33, 5, 3, true},   {1100, 16, 3}};
+const Sizes kInF32[] = {{64, 64, 64, 3},
+                        {128, 63, 40, 2, false, true},
+                        {33, 50, 50, 2, true},
+                        {40, 1100, 16},
+                        {300, 17, 13, 1, true}};
 
 }  // namespace
 
@@ -148,6 +153,8 @@ TEST_CASE("products with vectors, of few rows or steps and of small batches are 
          {std::span<const Sizes>(kVectors), std::span<const Sizes>(kFewRows),
           std::span<const Sizes>(kBatches), std::span<const Sizes>(kOfFewSteps)})
       for (const Sizes& shape : shapes) Product(kernel, shape, {}).check();
+    if (kernel.dtype == DType::f32)
+      for (const Sizes& shape : kInF32) Product(kernel, shape, {}).check();
   });
 }
 
@@ -188,10 +195,13 @@ TEST_CASE("they give the same bits for any number of threads") {
 }
 
 TEST_CASE("what they do not take is left to gemm") {
-  const DirectKernel& kernel = *table<DirectKernel>().front();
-  for (const Sizes& shape : {Sizes{64, 64, 64}, Sizes{9, 17, 40}, Sizes{70, 40, 9},
-                             Sizes{2, 40, 40, 1, false, true}, Sizes{0, 1, 4}, Sizes{4, 1, 0}})
-    CHECK_FALSE(Product(kernel, shape, {}).taken());
+  for_each_kernel([](const DirectKernel& kernel) {
+    for (const Sizes& shape : {Sizes{129, 64, 64}, Sizes{65, 65, 17}, Sizes{9, 17, 65},
+                               Sizes{2, 40, 40, 1, false, true}, Sizes{0, 1, 4}, Sizes{4, 1, 0}})
+      CHECK_FALSE(Product(kernel, shape, {}).taken());
+    for (const Sizes& shape : {Sizes{64, 64, 64}, Sizes{9, 17, 40}, Sizes{70, 40, 9}})
+      CHECK(Product(kernel, shape, {}).taken() == (kernel.dtype == DType::f32));
+  });
   GemmProblem problem{};
   problem.m = problem.k = 4, problem.n = 1, problem.batch = 1;
   problem.a = {nullptr, 4, 1}, problem.b = {nullptr, 1, 1};

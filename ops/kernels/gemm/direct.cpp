@@ -34,12 +34,15 @@ bool is_dots(const GemmProblem& p) {
 
 /// Rows of B that lie as vectors take them, and few enough of A or k to take them one time; or so
 /// few of them, as one in an outer product, that C is all there is to move, unless it is a column.
-bool is_rows(const GemmProblem& p) {
-  constexpr int64_t kFewRows = 8, kShort = 16, kSmall = 32, kShallow = 8;
-  if (p.b.col_stride == 1 && p.k <= kShallow && p.n > 1) return true;
+/// Packing, which makes pairs of bf16 once for all rows of A, pays sooner there.
+bool is_rows(const GemmProblem& p, DType dtype) {
+  constexpr int64_t kFewRows = 8, kShort = 16;
+  const int64_t small = dtype == DType::bf16 ? 32 : 64;  // of f32, B is half of L1
+  const int64_t shallow = dtype == DType::bf16 ? 8 : 16;
+  if (p.b.col_stride == 1 && p.k <= shallow && p.n > 1) return true;
   if (p.b.col_stride == 1 && (p.m <= kFewRows || (p.m <= kShort && p.n <= kShort))) return true;
   const bool copied = p.b.row_stride == 1 && p.batch > 1;  // by columns, to be transposed
-  return (p.b.col_stride == 1 || copied) && p.m <= 2 * kSmall && p.n <= kSmall && p.k <= kSmall;
+  return (p.b.col_stride == 1 || copied) && p.m <= 2 * small && p.n <= small && p.k <= small;
 }
 
 /// A problem as the kernel takes it, and how it is cut into cells: by its shape alone.
@@ -49,11 +52,11 @@ struct Plan {
   int64_t rows, columns, depth;  // of a cell
   int64_t parts;                 // of k, whose sums are added up in their order
 
-  static std::optional<Plan> of(const GemmProblem& p) {
+  static std::optional<Plan> of(const GemmProblem& p, DType a_and_b) {
     const GemmProblem q = transposed(p);
     if (is_dots(p)) return Plan(p, true, false);
     if (is_dots(q)) return Plan(q, true, true);
-    if (is_rows(p)) return Plan(p, false, false);
+    if (is_rows(p, a_and_b)) return Plan(p, false, false);
     if (p.n == 1 && q.b.col_stride == 1) return Plan(q, false, true);
     return {};
   }
@@ -76,12 +79,12 @@ struct Plan {
 
 const DirectKernel* select_direct_kernel(const GemmProblem& p, DType a_and_b) {
   if (a_and_b == DType::f64 || p.bf16_terms != 0 || p.packed_b != nullptr) return nullptr;
-  if (p.m == 0 || p.n == 0 || p.k == 0 || p.batch == 0 || !Plan::of(p)) return nullptr;
+  if (p.m == 0 || p.n == 0 || p.k == 0 || p.batch == 0 || !Plan::of(p, a_and_b)) return nullptr;
   return select<DirectKernel>("gemm", [=](const DirectKernel& k) { return k.dtype == a_and_b; });
 }
 
 void direct_product(const DirectKernel& kernel, const GemmProblem& asked) {
-  const Plan plan = *Plan::of(asked);
+  const Plan plan = *Plan::of(asked, kernel.dtype);
   const GemmProblem& p = plan.p;
   const auto complete_at = [&](int64_t batch, int64_t i, int64_t j, int64_t m, int64_t n,
                                const float* sums, int64_t ld) {

@@ -61,10 +61,12 @@ void tiles(const Direct& d) {
   });
 }
 
-/// A small A of bf16 is widened first: its elements are read one by one, for every strip of B.
+/// Elements of an A that is copied first, since they are read one by one for every strip of B.
+constexpr int64_t kSmall = 4096;
+
+/// A small A of bf16 is widened first.
 template <class T>
 void rows(const Direct& d) {
-  constexpr int64_t kSmall = 4096;
   if (std::is_same_v<T, float> || d.m * d.k > kSmall || d.m == 1) return tiles<T, T>(d);
   float wide[kSmall];
   const T* a = static_cast<const T*>(d.a);
@@ -81,6 +83,74 @@ void rows(const Direct& d) {
   widened.a = wide, widened.a_row = d.k, widened.a_col = 1;
   tiles<float, T>(widened);
 }
+
+#ifdef __AVX512BF16__
+/// A tile by products of two bf16 at a time: two rows of B are interleaved for all rows of A, in
+/// which the two are neighbours or a_col apart.
+template <bool neighbours, int rows, int vectors, class Lanes>
+void pair_tile(const Direct& d, int64_t i, int64_t j, Lanes lanes) {
+  using F = Vec<float>;
+  using Bits = Native<uint32_t, kLanes<float>>::type;
+  constexpr int64_t width = kLanes<float>;
+  const bfloat16* a = static_cast<const bfloat16*>(d.a) + i * d.a_row;
+  const bfloat16* b = static_cast<const bfloat16*>(d.b) + j;
+  F sum[rows][vectors];
+  unroll<rows>([&](int r) { unroll<vectors>([&](int v) { sum[r][v] = F(0.0f); }); });
+  const auto add_products = [&](auto both) __attribute__((always_inline)) {
+    Bits row[vectors];
+    unroll<vectors>([&](int v) {
+      row[v] = (Bits)lanes.load(b + v * width).data >> 16;
+      if constexpr (both()) row[v] |= (Bits)lanes.load(b + d.b_row + v * width).data;
+      if constexpr (vectors > 1) {  // the next tile's
+        __builtin_prefetch(b + (v + vectors) * width);
+        if constexpr (both()) __builtin_prefetch(b + d.b_row + (v + vectors) * width);
+      }
+    });
+    unroll<rows>([&](int r) {
+      const bfloat16* at = a + r * d.a_row;
+      uint16_t first, second = 0;
+      __builtin_memcpy(&first, at, sizeof(first));
+      if constexpr (both()) __builtin_memcpy(&second, at + (neighbours ? 1 : d.a_col), 2);
+      const __m512i pair = _mm512_set1_epi32(static_cast<int>(uint32_t{second} << 16 | first));
+      unroll<vectors>([&](int v) {
+        sum[r][v] = _mm512_dpbf16_ps(sum[r][v].data, (__m512bh)pair, (__m512bh)row[v]);
+      });
+    });
+  };
+  for (int64_t p = 0; p + 2 <= d.k; p += 2, a += 2 * d.a_col, b += 2 * d.b_row)
+    add_products(std::true_type{});
+  if (d.k % 2 != 0) add_products(std::false_type{});
+  float* c = d.c + i * d.c_row + j;
+  unroll<rows>([&](int r) {
+    unroll<vectors>([&](int v) { lanes.store(c + r * d.c_row + v * width, sum[r][v]); });
+  });
+}
+
+template <bool neighbours>
+void pair_tiles(const Direct& d) {
+  each_columns<bfloat16>(d.n, [&]<class Count, class Lanes>(int64_t j, Count, Lanes lanes) {
+    constexpr int vectors = Count::value, most = rows_beside(vectors);
+    int64_t i = 0;
+    for (; i + most <= d.m; i += most) pair_tile<neighbours, most, vectors>(d, i, j, lanes);
+    for (; i + 2 <= d.m; i += 2) pair_tile<neighbours, 2, vectors>(d, i, j, lanes);
+    if (i < d.m) pair_tile<neighbours, 1, vectors>(d, i, j, lanes);
+  });
+}
+
+/// A small A by columns is transposed first. Of one step there are no pairs.
+void rows_by_pairs(const Direct& d) {
+  if (d.k == 1) return rows<bfloat16>(d);
+  if (d.a_col == 1) return pair_tiles<true>(d);
+  if (d.m * d.k > kSmall || d.m == 1) return pair_tiles<false>(d);
+  bfloat16 copy[kSmall];
+  for (int64_t i = 0; i < d.m; ++i)
+    for (int64_t p = 0; p < d.k; ++p)
+      copy[i * d.k + p] = static_cast<const bfloat16*>(d.a)[i * d.a_row + p * d.a_col];
+  Direct dense = d;
+  dense.a = copy, dense.a_row = d.k, dense.a_col = 1;
+  pair_tiles<true>(dense);
+}
+#endif
 
 /// Each in four sums, so that additions need not wait for each other.
 template <class T, int rows>
@@ -107,8 +177,12 @@ void dots(const Direct& d) {
 }
 
 constexpr DirectKernel kRecords[] = {
+#ifdef __AVX512BF16__
+    {QUERN_NAMED("direct_bf16"), kIsa, DType::bf16, rows_by_pairs, dots<bfloat16>},
+#else
     {QUERN_NAMED("direct_f32"), kIsa, DType::f32, rows<float>, dots<float>},
     {QUERN_NAMED("direct_bf16"), kIsa, DType::bf16, rows<bfloat16>, dots<bfloat16>},
+#endif
 };
 
 }  // namespace
