@@ -131,6 +131,11 @@ const Sizes kVectors[] = {
 const Sizes kFewRows[] = {{2, 17, 3},     {3, 100, 40, 1, true},
                           {8, 1030, 129}, {5, 64, 5000, 1, true},
                           {16, 16, 4099}, {13, 9, 600, 1, true}};
+const Sizes kFewColumns[] = {{70, 8, 300, 1, false, true},
+                             {33, 3, 2100, 1, false, true},
+                             {5, 700, 257, 1, false, true},  // few rows
+                             {7, 6, 30'000, 1, false, true},
+                             {19, 7, 256, 3, false, true}};
 const Sizes kBatches[] = {{4, 4, 4, 40},
                           {16, 16, 16, 9},
                           {31, 29, 32, 5, true},
@@ -151,7 +156,8 @@ TEST_CASE("products with vectors, of few rows or steps and of small batches are 
   for_each_kernel([](const DirectKernel& kernel) {
     for (const auto& shapes :
          {std::span<const Sizes>(kVectors), std::span<const Sizes>(kFewRows),
-          std::span<const Sizes>(kBatches), std::span<const Sizes>(kOfFewSteps)})
+          std::span<const Sizes>(kFewColumns), std::span<const Sizes>(kBatches),
+          std::span<const Sizes>(kOfFewSteps)})
       for (const Sizes& shape : shapes) Product(kernel, shape, {}).check();
     if (kernel.dtype == DType::f32)
       for (const Sizes& shape : kInF32) Product(kernel, shape, {}).check();
@@ -162,7 +168,9 @@ TEST_CASE("they add a bias, accumulate, round to bf16 once, and leave what is be
   for_each_kernel([](const DirectKernel& kernel) {
     for (const Sizes& shape :
          {Sizes{9, 1, 40}, Sizes{1, 300, 70}, Sizes{40, 1, 70, 1, true}, Sizes{8, 40, 9000},
-          Sizes{7, 19, 5, 9, false, true}, Sizes{300, 70, 1}, Sizes{17, 1030, 3, 2, true}})
+          Sizes{7, 19, 5, 9, false, true}, Sizes{300, 70, 1}, Sizes{17, 1030, 3, 2, true},
+          Sizes{70, 5, 300, 1, false, true}, Sizes{6, 90, 300, 2, false, true},
+          Sizes{3, 4, 30'000, 1, false, true}, Sizes{4, 9, 30'000, 1, false, true}})
       for (bool bias : {false, true})
         for (bool accumulate : {false, true})
           for (bool to_bf16 : {false, true})
@@ -176,7 +184,8 @@ TEST_CASE("they give the same bits for any number of threads") {
   for_each_kernel([](const DirectKernel& kernel) {
     for (const Sizes& shape :
          {Sizes{300, 1, 515}, Sizes{1, 1, 200'000}, Sizes{1, 2100, 700}, Sizes{8, 1030, 500},
-          Sizes{31, 29, 32, 50, false, true}, Sizes{40, 2100, 2}}) {
+          Sizes{31, 29, 32, 50, false, true}, Sizes{40, 2100, 2},
+          Sizes{6, 900, 300, 1, false, true}, Sizes{3, 4, 30'000, 1, false, true}}) {
       Product product(kernel, shape, {});
       set_num_threads(1);
       const Elements& c = product.run();

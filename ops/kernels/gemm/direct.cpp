@@ -19,7 +19,7 @@ const std::byte* at(const GemmOperand& o, DType dtype, int64_t batch, int64_t ro
   return static_cast<const std::byte*>(o.data) + element * itemsize(dtype);
 }
 
-/// Bᵀ·Aᵀ = Cᵀ, for C of one row or column.
+/// Bᵀ·Aᵀ = Cᵀ, for C of few rows or a column.
 GemmProblem transposed(const GemmProblem& p) {
   GemmProblem q = p;
   q.m = p.n, q.n = p.m;
@@ -28,8 +28,11 @@ GemmProblem transposed(const GemmProblem& p) {
   return q;
 }
 
+/// One column of B or, where their sums are long, few: each row of A is read once for all.
 bool is_dots(const GemmProblem& p) {
-  return p.n == 1 && p.a.col_stride == 1 && p.b.row_stride == 1;
+  constexpr int64_t kFewColumns = 8, kLong = 256;
+  return (p.n == 1 || (p.n <= kFewColumns && p.k >= kLong)) && p.a.col_stride == 1 &&
+         p.b.row_stride == 1;
 }
 
 /// Rows of B that lie as vectors take them, and few enough of A or k to take them one time; or so
@@ -88,11 +91,11 @@ void direct_product(const DirectKernel& kernel, const GemmProblem& asked) {
   const GemmProblem& p = plan.p;
   const auto complete_at = [&](int64_t batch, int64_t i, int64_t j, int64_t m, int64_t n,
                                const float* sums, int64_t ld) {
-    if (plan.swapped) complete(asked, batch, j, i, n, m, DType::f32, sums, 1);
+    if (plan.swapped) complete(asked, batch, j, i, n, m, DType::f32, sums, ld);
     else complete(asked, batch, i, j, m, n, DType::f32, sums, ld);
   };
   const bool to_c = asked.c_dtype == DType::f32 && asked.bias == nullptr && !asked.accumulate &&
-                    (!plan.swapped || asked.c_row_stride == 1 || asked.m == 1) && plan.parts == 1;
+                    (!plan.swapped || plan.dots || asked.c_row_stride == 1) && plan.parts == 1;
   const int64_t down = ceil_div(p.m, plan.rows), across = ceil_div(p.n, plan.columns);
   std::optional<Workspace> partial;
   if (plan.parts > 1) partial.emplace(plan.parts * p.m * p.n * int64_t{sizeof(float)});
@@ -117,25 +120,29 @@ void direct_product(const DirectKernel& kernel, const GemmProblem& asked) {
                .a_col = p.a.col_stride,
                .b = at(p.b, kernel.dtype, batch, k0, j),
                .b_row = p.b.row_stride,
+               .b_col = p.b.col_stride,
                .c = nullptr,
-               .c_row = 0};
+               .c_row = 1,
+               .c_col = 1};
       if (transposes) {
         copy_matrix(itemsize(kernel.dtype), d.b, p.b.row_stride, p.b.col_stride, b_rows->as<void>(),
                     d.n, d.k, d.n);
-        d.b = b_rows->as<void>(), d.b_row = d.n;
+        d.b = b_rows->as<void>(), d.b_row = d.n, d.b_col = 1;
       }
-      if (to_c) {
-        d.c_row = plan.swapped ? 1 : p.c_row_stride;
-        d.c = static_cast<float*>(p.c) + batch * p.c_batch_stride + i * d.c_row + j;
-      } else if (partial) {
-        d.c_row = p.n;
-        d.c = partial->as<float>() + (part * p.m + i) * p.n + j;
-      } else {
-        d.c_row = d.n;
+      // What was asked for has rows of C, which are columns of d's where it is swapped.
+      const int64_t ld = to_c      ? asked.c_row_stride
+                         : partial ? (plan.swapped ? p.m : p.n)
+                                   : (plan.swapped ? d.m : d.n);
+      (plan.swapped ? d.c_col : d.c_row) = ld;
+      if (sums) {
         d.c = sums->as<float>();
+      } else {
+        d.c = to_c ? static_cast<float*>(p.c) + batch * p.c_batch_stride
+                   : partial->as<float>() + part * p.m * p.n;
+        d.c += i * d.c_row + j * d.c_col;
       }
       (plan.dots ? kernel.dots : kernel.rows)(d);
-      if (sums) complete_at(batch, i, j, d.m, d.n, d.c, d.c_row);
+      if (sums) complete_at(batch, i, j, d.m, d.n, d.c, ld);
     }
   });
   if (!partial) return;
@@ -143,7 +150,7 @@ void direct_product(const DirectKernel& kernel, const GemmProblem& asked) {
   const int64_t elements = p.m * p.n;
   for (int64_t part = 1; part < plan.parts; ++part)
     for (int64_t e = 0; e < elements; ++e) sums[e] += sums[part * elements + e];
-  complete_at(0, 0, 0, p.m, p.n, sums, p.n);
+  complete_at(0, 0, 0, p.m, p.n, sums, plan.swapped ? p.m : p.n);
 }
 
 }  // namespace quern::kernels

@@ -12,8 +12,8 @@ void product(const Direct& d) {
       float sum = 0;
       for (int64_t p = 0; p < d.k; ++p)
         sum += static_cast<float>(static_cast<const T*>(d.a)[i * d.a_row + p * d.a_col]) *
-               static_cast<float>(static_cast<const T*>(d.b)[p * d.b_row + j]);
-      d.c[i * d.c_row + j] = sum;
+               static_cast<float>(static_cast<const T*>(d.b)[p * d.b_row + j * d.b_col]);
+      d.c[i * d.c_row + j * d.c_col] = sum;
     }
 }
 

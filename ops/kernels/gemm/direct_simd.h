@@ -1,5 +1,6 @@
 // The f32 and bf16 kernels on vectors of xsimd: one source, compiled once an instruction set. An
-// element's sum does not depend on how many rows and columns are summed beside it.
+// element's sum does not depend on how many rows and columns are summed beside it, but for a column
+// that comes alone.
 #pragma once
 #include "quern/ops/kernels/columns_simd.h"
 #include "quern/ops/kernels/gemm/direct_kernel.h"
@@ -154,9 +155,10 @@ void rows_by_pairs(const Direct& d) {
 
 /// Each in four sums, so that additions need not wait for each other.
 template <class T, int rows>
-void dots_of(const Direct& d, int64_t i) {
+void dots_of_column(const Direct& d, int64_t i, int64_t j) {
   using F = Vec<float>;
-  const T *a = static_cast<const T*>(d.a) + i * d.a_row, *b = static_cast<const T*>(d.b);
+  const T* a = static_cast<const T*>(d.a) + i * d.a_row;
+  const T* b = static_cast<const T*>(d.b) + j * d.b_col;
   F sum[rows][4];
   unroll<rows>([&](int r) { unroll<4>([&](int s) { sum[r][s] = F(0.0f); }); });
   each_vector<T, 4>(d.k, [&](int64_t p, int s, auto lanes) {
@@ -165,15 +167,82 @@ void dots_of(const Direct& d, int64_t i) {
         [&](int r) { sum[r][s] = fused(lanes.load(a + r * d.a_row + p), factor, sum[r][s]); });
   });
   unroll<rows>([&](int r) {
-    d.c[(i + r) * d.c_row] = xsimd::hadd((sum[r][0] + sum[r][1]) + (sum[r][2] + sum[r][3]));
+    d.c[(i + r) * d.c_row + j * d.c_col] =
+        xsimd::hadd((sum[r][0] + sum[r][1]) + (sum[r][2] + sum[r][3]));
   });
 }
 
+#ifdef __AVX512BF16__
+/// The same by products of two bf16 at a time.
+template <int rows, int columns>
+void dots_of_pairs(const Direct& d, int64_t i, int64_t j) {
+  using F = Vec<float>;
+  constexpr int64_t width = 2 * kLanes<float>;
+  const bfloat16* a = static_cast<const bfloat16*>(d.a) + i * d.a_row;
+  const bfloat16* b = static_cast<const bfloat16*>(d.b) + j * d.b_col;
+  F sum[rows][columns];
+  unroll<rows>([&](int r) { unroll<columns>([&](int c) { sum[r][c] = F(0.0f); }); });
+  for (int64_t p = 0; p < d.k; p += width) {
+    const int64_t left = d.k - p;
+    const __mmask32 some = left < width ? (1u << left) - 1 : ~0u;
+    __m512i row[rows];
+    unroll<rows>([&](int r) { row[r] = _mm512_maskz_loadu_epi16(some, a + r * d.a_row + p); });
+    unroll<columns>([&](int c) {
+      const __m512i factor = _mm512_maskz_loadu_epi16(some, b + c * d.b_col + p);
+      unroll<rows>([&](int r) {
+        sum[r][c] = _mm512_dpbf16_ps(sum[r][c].data, (__m512bh)row[r], (__m512bh)factor);
+      });
+    });
+  }
+  unroll<rows>([&](int r) {
+    unroll<columns>(
+        [&](int c) { d.c[(i + r) * d.c_row + (j + c) * d.c_col] = xsimd::hadd(sum[r][c]); });
+  });
+}
+#endif
+
+/// Of rows from i on with columns from j on, each in one sum.
+template <class T, int rows, int columns>
+void dots_of(const Direct& d, int64_t i, int64_t j) {
+  using F = Vec<float>;
+#ifdef __AVX512BF16__
+  if constexpr (std::is_same_v<T, bfloat16>) return dots_of_pairs<rows, columns>(d, i, j);
+#endif
+  if constexpr (columns == 1) return dots_of_column<T, rows>(d, i, j);
+  const T* a = static_cast<const T*>(d.a) + i * d.a_row;
+  const T* b = static_cast<const T*>(d.b) + j * d.b_col;
+  F sum[rows][columns];
+  unroll<rows>([&](int r) { unroll<columns>([&](int c) { sum[r][c] = F(0.0f); }); });
+  each_vector<T>(d.k, [&](int64_t p, int, auto lanes) {
+    F row[rows];
+    unroll<rows>([&](int r) { row[r] = lanes.load(a + r * d.a_row + p); });
+    unroll<columns>([&](int c) {
+      const F factor = lanes.load(b + c * d.b_col + p);
+      unroll<rows>([&](int r) { sum[r][c] = fused(row[r], factor, sum[r][c]); });
+    });
+  });
+  unroll<rows>([&](int r) {
+    unroll<columns>(
+        [&](int c) { d.c[(i + r) * d.c_row + (j + c) * d.c_col] = xsimd::hadd(sum[r][c]); });
+  });
+}
+
+template <class T, int columns, int most>
+void dots_with(const Direct& d, int64_t j) {
+  int64_t i = 0;
+  for (; i + most <= d.m; i += most) dots_of<T, most, columns>(d, i, j);
+  for (; i + 2 <= d.m; i += 2) dots_of<T, 2, columns>(d, i, j);
+  if (i < d.m) dots_of<T, 1, columns>(d, i, j);
+}
+
+/// Rows of f32 are often pages apart: with four of A beside four of B, a set of L1 is full.
 template <class T>
 void dots(const Direct& d) {
-  int64_t i = 0;
-  for (; i + 2 <= d.m; i += 2) dots_of<T, 2>(d, i);
-  if (i < d.m) dots_of<T, 1>(d, i);
+  constexpr int rows = sizeof(T) == 2 ? rows_beside(4) : 2;
+  int64_t j = 0;
+  for (; j + 4 <= d.n; j += 4) dots_with<T, 4, rows>(d, j);
+  for (; j + 2 <= d.n; j += 2) dots_with<T, 2, rows>(d, j);
+  if (j < d.n) dots_with<T, 1, rows>(d, j);
 }
 
 constexpr DirectKernel kRecords[] = {
