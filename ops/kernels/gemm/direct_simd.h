@@ -51,14 +51,28 @@ void tile(const Direct& d, int64_t i, int64_t j, Lanes lanes) {
   });
 }
 
+/// f(count, i), a constant number of rows or columns from i on: `most` at a time, then 2, then the
+/// last.
+template <int most, class F>
+void each_some(int64_t m, F f) {
+  int64_t i = 0;
+  for (; i + most <= m; i += most) f(std::integral_constant<int, most>{}, i);
+  for (; i + 2 <= m; i += 2) f(std::integral_constant<int, 2>{}, i);
+  if (i < m) f(std::integral_constant<int, 1>{}, i);
+}
+/// tile(rows, vectors, i, j, lanes) for all of C.
+template <class T, class F>
+void each_tile(const Direct& d, F tile) {
+  each_columns<T>(d.n, [&]<class Count, class Lanes>(int64_t j, Count vectors, Lanes lanes) {
+    each_some<rows_beside(Count::value)>(
+        d.m, [&](auto rows, int64_t i) { tile(rows, vectors, i, j, lanes); });
+  });
+}
+
 template <class S, class T>
 void tiles(const Direct& d) {
-  each_columns<T>(d.n, [&]<class Count, class Lanes>(int64_t j, Count, Lanes lanes) {
-    constexpr int vectors = Count::value, most = rows_beside(vectors);
-    int64_t i = 0;
-    for (; i + most <= d.m; i += most) tile<S, T, most, vectors>(d, i, j, lanes);
-    for (; i + 2 <= d.m; i += 2) tile<S, T, 2, vectors>(d, i, j, lanes);
-    if (i < d.m) tile<S, T, 1, vectors>(d, i, j, lanes);
+  each_tile<T>(d, [&](auto rows, auto vectors, int64_t i, int64_t j, auto lanes) {
+    tile<S, T, rows(), vectors()>(d, i, j, lanes);
   });
 }
 
@@ -129,12 +143,8 @@ void pair_tile(const Direct& d, int64_t i, int64_t j, Lanes lanes) {
 
 template <bool neighbours>
 void pair_tiles(const Direct& d) {
-  each_columns<bfloat16>(d.n, [&]<class Count, class Lanes>(int64_t j, Count, Lanes lanes) {
-    constexpr int vectors = Count::value, most = rows_beside(vectors);
-    int64_t i = 0;
-    for (; i + most <= d.m; i += most) pair_tile<neighbours, most, vectors>(d, i, j, lanes);
-    for (; i + 2 <= d.m; i += 2) pair_tile<neighbours, 2, vectors>(d, i, j, lanes);
-    if (i < d.m) pair_tile<neighbours, 1, vectors>(d, i, j, lanes);
+  each_tile<bfloat16>(d, [&](auto rows, auto vectors, int64_t i, int64_t j, auto lanes) {
+    pair_tile<neighbours, rows(), vectors()>(d, i, j, lanes);
   });
 }
 
@@ -201,7 +211,8 @@ void dots_of_pairs(const Direct& d, int64_t i, int64_t j) {
 }
 #endif
 
-/// Of rows from i on with columns from j on, each in one sum.
+/// Of rows from i on with columns from j on, each in one sum. (All in one function: else sums would
+/// be in memory.)
 template <class T, int rows, int columns>
 void dots_of(const Direct& d, int64_t i, int64_t j) {
   using F = Vec<float>;
@@ -216,7 +227,7 @@ void dots_of(const Direct& d, int64_t i, int64_t j) {
   each_vector<T>(d.k, [&](int64_t p, int, auto lanes) {
     F row[rows];
     unroll<rows>([&](int r) { row[r] = lanes.load(a + r * d.a_row + p); });
-    unroll<columns>([&](int c) {
+    unroll<columns>([&](int c) __attribute__((always_inline)) {
       const F factor = lanes.load(b + c * d.b_col + p);
       unroll<rows>([&](int r) { sum[r][c] = fused(row[r], factor, sum[r][c]); });
     });
@@ -227,22 +238,12 @@ void dots_of(const Direct& d, int64_t i, int64_t j) {
   });
 }
 
-template <class T, int columns, int most>
-void dots_with(const Direct& d, int64_t j) {
-  int64_t i = 0;
-  for (; i + most <= d.m; i += most) dots_of<T, most, columns>(d, i, j);
-  for (; i + 2 <= d.m; i += 2) dots_of<T, 2, columns>(d, i, j);
-  if (i < d.m) dots_of<T, 1, columns>(d, i, j);
-}
-
-/// Rows of f32 are often pages apart: with four of A beside four of B, a set of L1 is full.
 template <class T>
 void dots(const Direct& d) {
-  constexpr int rows = sizeof(T) == 2 ? rows_beside(4) : 2;
-  int64_t j = 0;
-  for (; j + 4 <= d.n; j += 4) dots_with<T, 4, rows>(d, j);
-  for (; j + 2 <= d.n; j += 2) dots_with<T, 2, rows>(d, j);
-  if (j < d.n) dots_with<T, 1, rows>(d, j);
+  each_some<4>(d.n, [&](auto columns, int64_t j) {
+    each_some<rows_beside(4)>(
+        d.m, [&](auto rows, int64_t i) { dots_of<T, rows(), columns()>(d, i, j); });
+  });
 }
 
 constexpr DirectKernel kRecords[] = {
