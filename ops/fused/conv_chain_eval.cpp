@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "quern/ops/detail/chain_strips.h"
 #include "quern/ops/detail/conv_stage.h"
 #include "quern/ops/detail/packed_copy.h"
 #include "quern/ops/kernels/work.h"
@@ -72,24 +73,52 @@ class FoldedWeight {
 };
 
 /// activation(batch_norm(conv(x)) + residual) to y
-void run(const ConvPlan& plan, const ConvStage& stage, const Tensor& x, const Tensor& y,
-         const void* residual, Activation activation) {
+void run(const ConvPlan& plan, const ConvStage& stage, const void* x, void* y, const void* residual,
+         Activation activation) {
   const Span span = Span::of_module(stage.module);
   const FoldedWeight folded(plan, stage);
-  plan.run(x.data_ptr(), folded.weight(), y.out_ptr(),
-           kernels::activate(folded.shift(), residual, activation));
+  plan.run(x, folded.weight(), y, kernels::activate(folded.shift(), residual, activation));
 }
 
-}  // namespace
+auto plan_of(const ConvProblem& p) { return conv_plan(p, ConvPass::forward); }
 
-Tensor detail::conv_chain_eval(const Tensor& x_any, const ConvChain& chain) {
-  const Tensor x = raw::contiguous(x_any, MemoryFormat::channels_last);
+/// The output and what the last stage adds to its sums: null, none.
+struct Output {
+  Output(const ConvChain& chain, const Tensor& x, const ConvProblem& last)
+      : y(empty(output_shape(last), x.dtype(), MemoryFormat::channels_last)) {
+    if (chain.shortcut == identity) residual = x.data_ptr();
+    if (chain.shortcut != projection) return;
+    // Its place is that of the sum, which adds to what it finds there.
+    run(*plan_of(problem_of(chain.projection, x.shape(), x.dtype())), chain.projection,
+        x.data_ptr(), y.out_ptr(), nullptr, Activation::none);
+    residual = y.data_ptr();
+  }
+  Tensor y;
+  const void* residual = nullptr;
+};
+
+Tensor run_by_strips(const ChainStrips& strips, const ConvChain& chain, const Tensor& x,
+                     const ConvProblem& last) {
+  const Output out(chain, x, last);
+  const auto* residual = static_cast<const std::byte*>(out.residual);
+  const int64_t item = itemsize(x.dtype());
+  strips.run(
+      x.data_ptr(), out.y.out_ptr(),
+      [&](size_t i, const ConvProblem& p, const std::byte* from, std::byte* to, int64_t place) {
+        const bool adds = residual != nullptr && i + 1 == chain.stages.size();
+        run(*plan_of(p), chain.stages[i], from, to, adds ? residual + place * item : nullptr,
+            chain.stages[i].activation);
+      });
+  return out.y;
+}
+
+Tensor run_one_by_one(std::span<const ConvProblem> problems, const ConvChain& chain,
+                      const Tensor& x) {
   Tensor y = x;
-  const auto plan_of = [](const ConvProblem& p) { return conv_plan(p, ConvPass::forward); };
-  ConvProblem p = problem_of(chain.stages[0], x.shape(), x.dtype());
+  ConvProblem p = problems[0];
   auto plan = plan_of(p);
   for (size_t i = 0; i + 1 < chain.stages.size(); ++i) {
-    ConvProblem next = problem_of(chain.stages[i + 1], output_shape(p), x.dtype());
+    ConvProblem next = problems[i + 1];
     auto next_plan = plan_of(next);
     // Written with the zero padding between rows that a 3×3 reads, which need not copy it then.
     if (const int64_t gap = plan->kernel->takes_gaps ? next_plan->wanted_gap() : 0; gap > 0) {
@@ -97,19 +126,30 @@ Tensor detail::conv_chain_eval(const Tensor& x_any, const ConvChain& chain) {
       plan = plan_of(p), next_plan = plan_of(next);
     }
     const Tensor input = std::exchange(y, room_for(p));
-    run(*plan, chain.stages[i], input, y, nullptr, chain.stages[i].activation);
+    run(*plan, chain.stages[i], input.data_ptr(), y.out_ptr(), nullptr, chain.stages[i].activation);
     p = next, plan = std::move(next_plan);
   }
-  // The projection's place is that of the sum: the last stage adds to what it finds there.
-  const Tensor out = empty(output_shape(p), x.dtype(), MemoryFormat::channels_last);
-  if (chain.shortcut == projection)
-    run(*plan_of(problem_of(chain.projection, x.shape(), x.dtype())), chain.projection, x, out,
-        nullptr, Activation::none);
-  const void* residual = chain.shortcut == none         ? nullptr
-                         : chain.shortcut == projection ? out.data_ptr()
-                                                        : x.data_ptr();
-  run(*plan, chain.stages.back(), y, out, residual, chain.stages.back().activation);
-  return raw::contiguous(out, x_any.format());
+  const Output out(chain, x, p);
+  run(*plan, chain.stages.back(), y.data_ptr(), out.y.out_ptr(), out.residual,
+      chain.stages.back().activation);
+  return out.y;
+}
+
+}  // namespace
+
+Tensor detail::conv_chain_eval(const Tensor& x_any, const ConvChain& chain) {
+  const Tensor x = raw::contiguous(x_any, MemoryFormat::channels_last);
+  CachedVector<ConvProblem> problems;
+  problems.reserve(chain.stages.size());
+  Shape shape = x.shape();
+  for (const ConvStage& stage : chain.stages) {
+    problems.push_back(problem_of(stage, shape, x.dtype()));
+    shape = output_shape(problems.back());
+  }
+  const ChainStrips strips(problems);
+  const Tensor y = strips.pay() ? run_by_strips(strips, chain, x, problems.back())
+                                : run_one_by_one(problems, chain, x);
+  return raw::contiguous(y, x_any.format());
 }
 
 }  // namespace quern

@@ -56,6 +56,11 @@ inline constexpr int64_t kStripSource = 32 << 10;
 /// B of a cell, which each of its strips reads.
 inline int64_t strip_weights() { return l2() / 2; }
 
+// --- Chains of convolutions (ops/detail/chain_strips.cpp) ----------------------------------------
+
+/// What lies between the convolutions of a chain for a strip of rows, beside their weights.
+inline int64_t chain_strip() { return l2() / 2; }
+
 // --- The gradient of the weight (conv/wgrad) -----------------------------------------------------
 
 /// Sums of a cell that stay where they are from one of its blocks to the next: half of L2 beside
