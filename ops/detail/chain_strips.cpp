@@ -63,9 +63,9 @@ ChainStrips::ChainStrips(std::span<const ConvProblem> stages)
   // From as many as would fit if strips shared none.
   strip_rows_ = ceil_div(rows_ * cache::chain_strip(), bytes_held(rows_));
   while (strip_rows_ > 1 && bytes_held(strip_rows_) > cache::chain_strip()) --strip_rows_;
-  const int64_t threads = num_threads();
-  const int64_t wanted = std::min(ceil_div(threads, images_), ceil_div(rows_, kFewestRows));
-  const int64_t strips = std::max(ceil_div(rows_, strip_rows_), wanted);
+  const int64_t threads = num_threads(), share = ceil_div(threads, images_);  // of an image's
+  const int64_t fit = ceil_div(rows_, strip_rows_), most = ceil_div(rows_, kFewestRows);
+  const int64_t strips = std::max(fit, std::min(round_up(fit, share), most));
   if (images_ * strips < std::min(threads, kBusyThreads)) return;
   strip_rows_ = even_piece(rows_, ceil_div(rows_, strips));
   strips_ = ceil_div(rows_, strip_rows_);
