@@ -90,6 +90,14 @@ TensorDict Module::collect_tensors(Named<Tensor> Module::*kind) const {
 TensorDict Module::named_parameters() const { return collect_tensors(&Module::parameters_); }
 TensorDict Module::named_buffers() const { return collect_tensors(&Module::buffers_); }
 
+int64_t Module::parameter_bytes() const {
+  int64_t bytes = 0;
+  for (const auto& [name, parameter] : parameters_)
+    if (parameter.defined()) bytes += parameter.nbytes();
+  for (const auto& [name, module] : modules_) bytes += module->parameter_bytes();
+  return bytes;
+}
+
 Tensors Module::parameters() const {
   Tensors tensors;
   for (const auto& [name, parameter] : named_parameters()) tensors.push_back(parameter);

@@ -58,6 +58,8 @@ class Module {
   /// Dotted names, in the order of named_modules(); a tensor that is shared appears once.
   TensorDict named_parameters() const;
   TensorDict named_buffers() const;  ///< likewise
+  /// Bytes of the parameters; a tensor that is shared counts wherever it is registered.
+  int64_t parameter_bytes() const;
   Tensors parameters() const;        ///< the tensors of named_parameters(), for an optimizer
 
   /// Drops the gradients, so that the next backward() starts from none.

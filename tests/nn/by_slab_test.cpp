@@ -10,6 +10,7 @@
 #include "quern/nn/dropout.h"
 #include "quern/nn/network.h"
 #include "quern/ops/autocast.h"
+#include "quern/tensor/cpu_features.h"
 #include "quern/tensor/random.h"
 #include "quern/tensor/raw.h"
 #include "tensor/threads.h"
@@ -80,6 +81,28 @@ TEST_CASE("by_slab: at once where history is recorded or a module trains") {
   CHECK(sizes(network).size() == 3);
   network.train();
   CHECK(sizes(network) == std::vector<int64_t>{9});
+}
+
+TEST_CASE("by_slab: twice as many images at a time where L3 does not hold the weights") {
+  struct Heavy : nn::Module {
+    Tensor weight = register_parameter("weight", empty({cache_sizes().l3 / 4 + 1}));
+  };
+  const test::Threads kept;
+  const NoGradGuard no_grad;
+  Heavy network;
+  network.eval();
+  const Tensor x = images(17);
+  for (const auto& [threads, slabs] : {std::pair{1, 3}, {2, 3}, {3, 4}, {4, 5}, {16, 5}}) {
+    CAPTURE(threads);
+    set_num_threads(threads);
+    Calls calls;
+    const Tensor y = nn::by_slab(network, x, kWidest, [&](const Tensor& some) {
+      calls.add(some);
+      return first_values(some);
+    });
+    CHECK(std::ssize(calls.sizes) == slabs);
+    CHECK(y.to_vector<float>() == first_values(x).to_vector<float>());
+  }
 }
 
 TEST_CASE("by_slab: slabs see the caller's switches, and their threads keep their own") {

@@ -59,6 +59,7 @@ TEST_CASE("module: names, in PyTorch's order") {
   CHECK(modules == Strings{"", "first", "second"});
   CHECK(pair.named_modules()[2].second == &pair.second);
   CHECK(pair.parameters().size() == 4);
+  CHECK(pair.parameter_bytes() == 4 + (24 + 8) + 24);
   for (const Tensor& p : pair.parameters()) CHECK(p.requires_grad());
   for (const auto& [name, b] : pair.named_buffers()) CHECK(!b.requires_grad());
 }
