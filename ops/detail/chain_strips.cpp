@@ -60,6 +60,7 @@ ChainStrips::ChainStrips(std::span<const ConvProblem> stages)
   });
   if (!suits || !std::ranges::any_of(stages_, is_depthwise)) return;
   if (stages.size() == 1 || bytes_held(rows_) <= cache::chain_strip()) return;
+  if (bytes_held(1) > cache::l2()) return;
   // From as many as would fit if strips shared none.
   strip_rows_ = ceil_div(rows_ * cache::chain_strip(), bytes_held(rows_));
   while (strip_rows_ > 1 && bytes_held(strip_rows_) > cache::chain_strip()) --strip_rows_;

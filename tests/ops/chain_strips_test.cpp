@@ -50,7 +50,7 @@ const std::vector<Case> kWide{
      {depthwise(160, 3, 1), pointwise(24, relu, 2)},
      Shortcut::none},
     {"few rows",
-     {1, 8, 3, 1001},
+     {1, 8, 9, 301},
      {pointwise(144, relu), depthwise(144, 3, 1), pointwise(8, none)},
      Shortcut::identity},
 };
@@ -161,6 +161,8 @@ TEST_CASE("conv_chain stays whole where strips have nothing to gain") {
   CHECK_FALSE(by_strips(chain));
   const Case small{"small", {2, 20, 7, 7}, kWide[0].branch, Shortcut::identity};
   CHECK_FALSE(by_strips(Chain(small, DType::f32, MemoryFormat::channels_last)));
+  const Case long_rows{"long rows", {1, 20, 4, 5000}, kWide[0].branch, Shortcut::identity};
+  CHECK_FALSE(by_strips(Chain(long_rows, DType::f32, MemoryFormat::channels_last)));
   const Case dense{"dense", kWide[0].input, {{160, 1, 1}, {160, 3, 1}}, Shortcut::none};
   CHECK_FALSE(by_strips(Chain(dense, DType::f32, MemoryFormat::channels_last)));
 }
