@@ -60,7 +60,7 @@ class Module {
   TensorDict named_buffers() const;  ///< likewise
   /// Bytes of the parameters; a tensor that is shared counts wherever it is registered.
   int64_t parameter_bytes() const;
-  Tensors parameters() const;        ///< the tensors of named_parameters(), for an optimizer
+  Tensors parameters() const;  ///< the tensors of named_parameters(), for an optimizer
 
   /// Drops the gradients, so that the next backward() starts from none.
   void zero_grad();
