@@ -16,6 +16,7 @@ namespace {
 /// Of fewer images, small products and calls would weigh too much: on 16 threads slabs of 2 take
 /// 1.2 times as long as those of 4 (EfficientNet-B0 in bf16).
 constexpr int64_t kFewest = 4;
+
 /// Where L3 does not hold the weights, so that they come from memory for each slab: twice as many,
 /// unless threads would be left without one.
 int64_t fewest(const Module& network, int64_t images) {
