@@ -30,6 +30,8 @@ void set_num_threads(int threads) {
 
 int thread_index() { return std::max(this_thread.index, 0); }
 
+bool runs_alone() { return this_thread.index >= 0 && this_thread.team == nullptr; }
+
 void parallel_for(int64_t cells, FunctionRef<void(int64_t)> body) {
   parallel_for(cells, 1, [&](int64_t cell, int64_t, int64_t) { body(cell); });
 }
@@ -42,7 +44,7 @@ void parallel_for(int64_t cells, int64_t pieces,
     team->share(job);
     return job.rethrow();
   }
-  if (this_thread.index >= 0) {  // nested: this thread already has its share, and its mode
+  if (runs_alone()) {  // nested: this thread already has its share, and its mode
     for (int64_t cell = 0; cell < cells; ++cell) body(cell, 0, pieces);
     return;
   }

@@ -17,6 +17,8 @@ void set_num_threads(int threads);
 /// 0 ... num_threads()-1 inside parallel_for and with_tasks, else 0: for per-thread scratch, never
 /// for results.
 int thread_index();
+/// Is this inside a parallel_for, so that another one runs in this thread alone?
+bool runs_alone();
 
 /// A borrowed callable, two pointers wide.
 template <class Signature>

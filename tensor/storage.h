@@ -111,9 +111,9 @@ inline std::shared_ptr<Storage> make_storage(int64_t bytes) {
   return std::allocate_shared<Storage>(CachedAllocator<Storage>(), bytes);
 }
 
-/// What storages and workspaces hold of the machine's memory.
+/// What storages, and workspaces of more than 1 MiB, hold of the machine's memory.
 struct MemoryStats {
-  int64_t in_use;  ///< bytes held by live storages, rounding to classes and pages included
+  int64_t in_use;  ///< bytes held by those that live, rounding to classes and pages included
   int64_t peak;    ///< largest in_use since the start or reset_peak_memory_stats()
   int64_t cached;  ///< bytes kept on the free lists
   int64_t system_allocations;  ///< times memory was asked of the system

@@ -3,10 +3,10 @@
 #   cmake -DSOURCE=QUERN -P public_headers.cmake
 cmake_minimum_required(VERSION 3.25)
 set(internal
-  tensor/asan.h tensor/check_dense.h tensor/convert.h tensor/divide.h tensor/events.h
-  tensor/float_mode.h tensor/fork.h tensor/job.h tensor/loops.h tensor/page_heap.h
-  tensor/per_thread.h tensor/round_by_chance.h tensor/round_to_odd.h tensor/tasks.h
-  tensor/text_formatter.h
+  tensor/allocator.h tensor/asan.h tensor/check_dense.h tensor/convert.h tensor/divide.h
+  tensor/events.h tensor/float_mode.h tensor/fork.h tensor/job.h tensor/loops.h
+  tensor/own_blocks.h tensor/page_heap.h tensor/per_thread.h tensor/round_by_chance.h
+  tensor/round_to_odd.h tensor/tasks.h tensor/text_formatter.h
   autograd/accumulate.h autograd/delete_in_turn.h
   nn/by_slab.h nn/file.h nn/file_replacement.h nn/image_format.h nn/image_resize.h nn/pickle.h
   nn/profiler_trace.h nn/row_table_file.h nn/safetensors_header.h nn/zip.h)

@@ -233,11 +233,70 @@ TEST_CASE("storage: threads share the free lists") {
 
 TEST_CASE("workspace: scratch memory comes back at the end of its scope") {
   const int64_t before = memory_stats().in_use;
-  {
-    const Workspace workspace(1000 * sizeof(float));
-    workspace.as<float>()[999] = 1.0f;
+  for (const int64_t items : {1000, 1 << 18, (1 << 18) + 1}) {
+    const Workspace workspace(items * static_cast<int64_t>(sizeof(float)));
+    workspace.as<float>()[items - 1] = 1.0f;
     CHECK(reinterpret_cast<uint64_t>(workspace.as<char>()) % 64 == 0);
-    CHECK(memory_stats().in_use > before);
+    CHECK((memory_stats().in_use > before) == (items > 1 << 18));
   }
   CHECK(memory_stats().in_use == before);
+  CHECK(Workspace(0).as<char>() == nullptr);
+  CHECK_THROWS_WITH_AS(Workspace(-1), "[storage] bytes: expected at least 0, got -1", Error);
+}
+
+TEST_CASE("workspace: a thread gets what it had before, another one does not") {
+  for (const int64_t bytes : {100, 50'000, 70'000, 1 << 20}) {
+    CAPTURE(bytes);
+    const auto address_of_one = [&] {
+      const Workspace workspace(bytes);
+      std::memset(workspace.as<char>(), 1, static_cast<size_t>(bytes));
+      return workspace.as<char>();
+    };
+    char* const mine = address_of_one();
+    CHECK(address_of_one() == mine);
+    char* others = nullptr;
+    std::thread([&] { others = address_of_one(); }).join();
+    CHECK(others != mine);
+    CHECK(address_of_one() == mine);
+  }
+}
+
+TEST_CASE("workspace: what a thread had is there for others once it has ended") {
+  const auto in_a_thread = [](int64_t bytes) {
+    std::set<char*> addresses;
+    std::thread([&] {
+      const Workspace first(bytes), second(bytes);
+      addresses = {first.as<char>(), second.as<char>()};
+    }).join();
+    return addresses;
+  };
+  for (const int64_t bytes : {300, 900'000}) {
+    const std::set<char*> first = in_a_thread(bytes);
+    CHECK(first.size() == 2);
+    CHECK(in_a_thread(bytes) == first);
+  }
+}
+
+TEST_CASE("cached vectors: made by one thread, freed by another, none is given twice") {
+  // More than a thread keeps of a size, or in all.
+  using Vector = CachedVector<int64_t>;
+  std::vector<std::vector<Vector>> made(3);
+  for (int round = 0; round < 4; ++round) {
+    std::vector<std::thread> threads;
+    std::vector<int> wrong(made.size());
+    for (size_t t = 0; t < made.size(); ++t) {
+      threads.emplace_back([&, t] {
+        for (const Vector& v : made[t])
+          for (const int64_t value : v)
+            if (value != v[0]) ++wrong[t];
+        made[t].clear();
+        for (size_t i = 0; i < 1500; ++i)
+          made[t].emplace_back(1 + i * i * 17 % (i % 50 == 0 ? 60'000 : 900),
+                               static_cast<int64_t>(t * 10'000 + i));
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    CHECK(std::count(wrong.begin(), wrong.end(), 0) == std::ssize(wrong));
+    std::rotate(made.begin(), made.begin() + 1, made.end());
+  }
 }

@@ -89,10 +89,10 @@ class TapEngine {
   // What cells work with.
   PerThread<Operand> scratch_;          // the source, if it copies()
   mutable CachedVector<int64_t> held_;  // by its scratch: block · groups + its first, or -1
-  PerThread<Acc> kept_;  // sums [tile][mr][nr] of a panel; of one tile if each is completed at once
-  PerThread<T> completing_;  // of the output
   WorkMemory work_;
-  PerThread<const void*> tap_a_, tap_b_;
+  // Sums [tile][mr][nr] of a panel, or of one tile if each is completed at once; outputs that are
+  // being completed; where the products of a tile read A and B.
+  PerThread<Acc, T, const void*, const void*> tile_memory_;
 };
 
 template <class T, class Operand>
@@ -111,11 +111,9 @@ TapEngine<T, Operand>::TapEngine(const TapPlan& plan, const T* source, const Ope
       direct_(output_.direct()),
       scratch_(copies() ? plan_.scratch_items(plan_.grid[0]) : 0),
       held_(static_cast<size_t>(copies() ? num_threads() : 0), -1),
-      kept_(direct_ ? 0 : std::max(plan_.kept_pixels(), output_.group_rows()) * gemm_.nr),
-      completing_(output_.scratch_items(gemm_.mr)),
       work_(plan_),
-      tap_a_(plan_.max_taps * term_products(plan_.bf16_terms)),
-      tap_b_(plan_.max_taps * term_products(plan_.bf16_terms)) {}
+      tile_memory_(direct_ ? 0 : std::max(plan_.kept_pixels(), output_.group_rows()) * gemm_.nr,
+                   output_.scratch_items(gemm_.mr), plan_.max_products(), plan_.max_products()) {}
 
 template <class T, class Operand>
 void TapEngine<T, Operand>::copy_shared() const {
@@ -200,13 +198,12 @@ Prefetch TapEngine<T, Operand>::prefetch_of(int64_t block_index, int64_t part) c
 template <class T, class Operand>
 void TapEngine<T, Operand>::run_panel(const PhaseWork& work, const Panel& panel, const Operand* a,
                                       PanelSums<Acc>& sums, Prefetch& next_block) const {
-  T* const completing = completing_.get();
-  const void **tap_a = tap_a_.get(), **tap_b = tap_b_.get();
+  const auto [kept, completing, tap_a, tap_b] = tile_memory_.get();
   const int64_t products = term_products(plan_.bf16_terms);
 
   for (int64_t k0 = 0; k0 < plan_.k; k0 += plan_.k_block) {
     const bool first = k0 == 0, last = k0 + plan_.k_block >= plan_.k;
-    Acc* sum = kept_.get();
+    Acc* sum = kept;
     // Weights, which may come from memory, are prefetched a panel ahead, by four tiles, which have
     // time for a quarter of it each.
     const Operand* weights = panel.next ? panel.next + plan_.panel_items() * k0 / plan_.k : nullptr;

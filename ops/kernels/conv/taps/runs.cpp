@@ -147,13 +147,11 @@ TapItems* TapPlan::taps_of(const Block& block, const Phase& y, const Phase& x,
 }
 
 WorkMemory::WorkMemory(const TapPlan& plan)
-    : phases(plan.phases()), taps(plan.tap_products()), runs(plan.max_runs()) {}
+    : PerThread(plan.phases(), plan.tap_products(), plan.max_runs()) {}
 
 std::span<const PhaseWork> TapPlan::work_of(const Block& block, const WorkMemory& memory) const {
-  PhaseWork* const work = memory.phases.get();
+  auto [work, taps, runs] = memory.get();
   PhaseWork* phase = work;
-  TapItems* taps = memory.taps.get();
-  Run* runs = memory.runs.get();
   for (int64_t iy = 0; iy < conv.y.phases(); ++iy)
     for (int64_t ix = 0; ix < conv.x.phases(); ++ix) {
       const Phase y = conv.y.phase(iy), x = conv.x.phase(ix);

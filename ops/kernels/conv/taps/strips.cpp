@@ -106,13 +106,12 @@ class StripEngine {
                 plan.grid.count(), static_cast<T*>(operands.output)),
         scratch_(plan.in_place ? 0 : plan.scratch_items(copied(plan.grid[0], 0))),
         held_(static_cast<size_t>(num_threads()), -1),
-        pivot_(ceil_div(plan.panels, plan.parts) * gemm_.mr * gemm_.nr),
+        pivot_(plan.problem.sums ? ceil_div(plan.panels, plan.parts) * gemm_.mr * gemm_.nr : 0),
         work_(plan),
         straight_(static_cast<size_t>(gemm_.mr)),
-        tiles_(TileCutter::most_tiles(plan, plan.pixels_of(plan.grid[0]))),
-        rows_(plan.pixels_of(plan.grid[0])),
-        tap_a_(plan.max_taps * term_products(plan.bf16_terms)),
-        tap_b_(plan.max_taps * term_products(plan.bf16_terms)) {
+        cut_(TileCutter::most_tiles(plan, plan.pixels_of(plan.grid[0])),
+             plan.pixels_of(plan.grid[0])),
+        products_(plan.max_products(), plan.max_products()) {
     for (int64_t row = 0; row < gemm_.mr; ++row)
       straight_[static_cast<size_t>(row)] = {row, row * plan.output_pixel};
   }
@@ -169,15 +168,15 @@ class StripEngine {
   PerThread<float> pivot_;              // sums of a first tile
   WorkMemory work_;
   CachedVector<StripRow> straight_;
-  PerThread<StripTile> tiles_;
-  PerThread<StripRow> rows_;
-  PerThread<const void*> tap_a_, tap_b_;
+  PerThread<StripTile, StripRow> cut_;
+  PerThread<const void*, const void*> products_;  // where they read A and B
 };
 
 template <class T>
 void StripEngine<T>::run_cell(int64_t block_index, int64_t part) const {
   const Block block = plan_.grid[block_index];
-  const TileCutter cutter(plan_, straight_.data(), tiles_.get(), rows_.get());
+  const auto [tile_memory, row_memory] = cut_.get();
+  const TileCutter cutter(plan_, straight_.data(), tile_memory, row_memory);
   const Extent range = piece(plan_.panels, plan_.parts, part);
   for (int64_t group = 0; group < conv_.groups; ++group) {
     const int64_t first = range.begin * gemm_.nr;
@@ -204,7 +203,7 @@ void StripEngine<T>::run_cell(int64_t block_index, int64_t part) const {
         const std::span<const StripTile> tiles = cutter.cut(phase.runs);
         const bool adds_nothing = phase.taps.empty() && output_.adds_in_place();
         if (tiles.empty() || adds_nothing) continue;
-        const void **tap_a = tap_a_.get(), **tap_b = tap_b_.get();
+        auto [tap_a, tap_b] = products_.get();
         for (const TapItems& tap : phase.taps) *tap_a++ = a + tap.a, *tap_b++ = panels.b + tap.b;
         const auto at_once = static_cast<size_t>(plan_.strip_tiles);
         prefetch.share(ceil_div(static_cast<int64_t>(tiles.size()), plan_.strip_tiles));
@@ -264,15 +263,16 @@ void StripEngine<T>::run_strip(std::span<const StripTile> tiles, const Panels& p
                                StripPrefetch& prefetch) const {
   int64_t outputs = 0;
   for (const StripTile& tile : tiles) outputs += tile.outputs;
+  const auto [tap_a, tap_b] = products_.get();
   GemmStrip strip{.tile = tiles.data(),
                   .tiles = static_cast<int64_t>(tiles.size()),
                   .panels = panels.count,
                   .n = panels.n,
                   .k = plan_.k,
                   .batch = products,
-                  .a = tap_a_.get(),
+                  .a = tap_a,
                   .lda = plan_.a_pixel,
-                  .b = tap_b_.get(),
+                  .b = tap_b,
                   .b_panel = plan_.panel_items(),
                   .epilogue = &epilogue};
   // Mostly the next strip follows where this one ends.

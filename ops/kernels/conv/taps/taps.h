@@ -69,11 +69,8 @@ struct PhaseWork {
 class TapPlan;
 
 /// What TapPlan::work_of() writes to.
-struct WorkMemory {
+struct WorkMemory : PerThread<PhaseWork, TapItems, Run> {
   explicit WorkMemory(const TapPlan& plan);
-  PerThread<PhaseWork> phases;
-  PerThread<TapItems> taps;
-  PerThread<Run> runs;
 };
 
 /// How a pass is cut into cells, panels, passes over k and runs of pixels, by the problem alone,
@@ -127,6 +124,8 @@ class TapPlan final : public ConvPlan {
 
   int64_t phases() const { return conv.y.phases() * conv.x.phases(); }
   int64_t max_runs() const;
+  /// Of one tile.
+  int64_t max_products() const { return max_taps * term_products(bf16_terms); }
   /// Products of all phases.
   int64_t tap_products() const { return conv.kernel_taps() * term_products(bf16_terms); }
   /// The taps and runs of every phase in a block, in this thread's memory.
