@@ -1,6 +1,7 @@
 // conv_chain in evaluation: a batch norm by running statistics is a factor and a summand a channel.
 // The factor is folded into the weight when that is packed; the sums of the convolution start from
 // the summand.
+#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <utility>
@@ -73,11 +74,14 @@ class FoldedWeight {
 };
 
 /// activation(batch_norm(conv(x)) + residual) to y
+void run(const ConvPlan& plan, const FoldedWeight& folded, const ConvStage& stage, const void* x,
+         void* y, const void* residual, Activation activation) {
+  const Span span = Span::of_module(stage.module);
+  plan.run(x, folded.weight(), y, kernels::activate(folded.shift(), residual, activation));
+}
 void run(const ConvPlan& plan, const ConvStage& stage, const void* x, void* y, const void* residual,
          Activation activation) {
-  const Span span = Span::of_module(stage.module);
-  const FoldedWeight folded(plan, stage);
-  plan.run(x, folded.weight(), y, kernels::activate(folded.shift(), residual, activation));
+  run(plan, FoldedWeight(plan, stage), stage, x, y, residual, activation);
 }
 
 auto plan_of(const ConvProblem& p) { return conv_plan(p, ConvPass::forward); }
@@ -97,17 +101,41 @@ struct Output {
   const void* residual = nullptr;
 };
 
+/// What strips of a chain run, found once for all that are alike: for one thread.
+class StripPlans {
+ public:
+  explicit StripPlans(const ConvChain& chain) : stages_(chain.stages) {}
+  struct Stage {
+    size_t index;
+    std::shared_ptr<const ConvPlan> plan;
+    FoldedWeight weight;
+  };
+  const Stage& find(size_t i, const ConvProblem& p) {
+    const auto is_it = [&](const Stage& s) { return s.index == i && s.plan->problem == p; };
+    if (const auto it = std::ranges::find_if(found_, is_it); it != found_.end()) return *it;
+    auto plan = plan_of(p);
+    const FoldedWeight weight(*plan, stages_[i]);
+    return found_.emplace_back(i, std::move(plan), weight);
+  }
+
+ private:
+  std::span<const ConvStage> stages_;
+  CachedVector<Stage> found_;  // the first strip's of an image, the last one's, those between
+};
+
 Tensor run_by_strips(const ChainStrips& strips, const ConvChain& chain, const Tensor& x,
                      const ConvProblem& last) {
   const Output out(chain, x, last);
   const auto* residual = static_cast<const std::byte*>(out.residual);
   const int64_t item = itemsize(x.dtype());
+  CachedVector<StripPlans> plans(static_cast<size_t>(num_threads()), StripPlans(chain));
   strips.run(
       x.data_ptr(), out.y.out_ptr(),
       [&](size_t i, const ConvProblem& p, const std::byte* from, std::byte* to, int64_t place) {
+        const StripPlans::Stage& found = plans[static_cast<size_t>(thread_index())].find(i, p);
         const bool adds = residual != nullptr && i + 1 == chain.stages.size();
-        run(*plan_of(p), chain.stages[i], from, to, adds ? residual + place * item : nullptr,
-            chain.stages[i].activation);
+        run(*found.plan, found.weight, chain.stages[i], from, to,
+            adds ? residual + place * item : nullptr, chain.stages[i].activation);
       });
   return out.y;
 }
