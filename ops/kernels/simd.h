@@ -91,14 +91,14 @@ F fused(F a, F b, F c) {
   return xsimd::fma(a, b, c);
 #endif
 }
-/// c - a·b, likewise.
+/// c - a·b, likewise (xsimd's fnma is a product and a sum in Neon).
 template <class F>
 F fused_minus(F a, F b, F c) {
 #ifdef __AVX512F__
   if constexpr (std::is_same_v<F, Vec<float>>) return _mm512_fnmadd_ps(a.data, b.data, c.data);
   else return _mm512_fnmadd_pd(a.data, b.data, c.data);
 #else
-  return xsimd::fnma(a, b, c);
+  return xsimd::fma(-a, b, c);
 #endif
 }
 /// (v - center)·scale + shift, what a batch norm makes of v. The sign of it decides what a relu
