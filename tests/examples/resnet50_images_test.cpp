@@ -15,7 +15,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-const std::string kTiny = " --arch resnet18 --image-size 32 -b 4 ";
+const std::string kTiny = " --arch mobilenet_v2 --image-size 32 -b 4 ";
 
 /// The file of a golden picture.
 std::string picture(const std::string& name) {
@@ -86,7 +86,7 @@ TEST_CASE("a folder trains with the same bits for any number of workers and thre
     CHECK(folder.read("w") == weights);
     CHECK(folder.read("i") == batch);
   }
-  CHECK(load_safetensors(folder / "w").at("fc.weight").shape() == Shape{3, 512});
+  CHECK(load_safetensors(folder / "w").at("classifier.1.weight").shape() == Shape{3, 1280});
   CHECK(load_safetensors_metadata(folder / "w").at("classes") == R"(["ape","bee","cow"])");
 
   // Whatever else is drawn.
@@ -111,7 +111,7 @@ TEST_CASE("a folder goes on where a run ended, within an epoch too") {
   const Pictures pictures;
   const TemporaryFolder& folder = pictures.folder;
   const std::string train =
-      "train " + (folder / "") + " --arch resnet18 --image-size 32 -b 2 --lr 0.01 -j 2 ";
+      "train " + (folder / "") + " --arch mobilenet_v2 --image-size 32 -b 2 --lr 0.01 -j 2 ";
   succeed(train + "--epochs 3 --save " + (folder / "whole"));
   succeed(train + "--epochs 2 --checkpoint-every 3 --keep 9 --output-dir " + (folder / "run"));
   // Of checkpoints 3, 5, 6, 9, 10 the one in the middle of the second epoch.
@@ -138,7 +138,7 @@ TEST_CASE("eval counts right answers, infer names the best classes") {
   const TemporaryFolder& folder = pictures.folder;
   const std::string weights = " --weights " + (folder / "w"),
                     small = " --arch resnet18 --image-size 32";
-  succeed("train " + (folder / "") + kTiny + "--epochs 2 --save " + (folder / "w"));
+  succeed("train " + (folder / "") + small + " -b 4 --epochs 2 --save " + (folder / "w"));
 
   const std::string out =
       succeed("eval " + (folder / "") + small + weights + " --json " + (folder / "json"));
@@ -204,7 +204,7 @@ TEST_CASE("broken pictures are named, and left out on request") {
   folder.write("train/bee/9.jpg", jpeg.substr(0, jpeg.size() / 2));
   folder.write("train/bee/8.png", "");
   const std::string train =
-      "train " + (folder / "") + " --arch resnet18 --image-size 32 -b 6 --epochs 2 ";
+      "train " + (folder / "") + " --arch mobilenet_v2 --image-size 32 -b 6 --epochs 2 ";
   for (const char* workers : {"-j 0", "-j 2"}) {
     const std::string error = refused(train + workers);
     CHECK((contains(error, "train/bee/9.jpg: expected a JPEG file with an end") ||

@@ -4,6 +4,7 @@
     pages_test.py BUILD     with the programs of this folder of a build
 """
 
+import functools
 import json
 import re
 import subprocess
@@ -36,12 +37,18 @@ def run(command):
     return subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, executable="/bin/bash")
 
 
+@functools.cache
+def run_block(block):
+    """Commands of a page, once."""
+    return run("set -e -o pipefail\n" + block)
+
+
 class Pages(unittest.TestCase):
     def test_code_and_tables_are_what_sources_and_measurements_make_of_them(self):
         self.assertEqual(pages.check(), [])
 
     def test_what_programs_printed_they_print(self):
-        printed = run("build/release/examples/lessons/quern_precision").stdout.split()
+        printed = run_block("build/release/examples/lessons/quern_precision\n").stdout.split()
         kept = (LESSONS / "precision/printed.txt").read_text().split()
         self.assertEqual(len(printed), len(kept))
         for got, expected in zip(printed, kept):
@@ -91,7 +98,7 @@ class Pages(unittest.TestCase):
         for page in pages.all_pages():
             for block in re.findall(r"```sh\n(.*?)```", page.read_text(), re.S):
                 with self.subTest(page.name, command=block):
-                    done = run("set -e -o pipefail\n" + block)
+                    done = run_block(block)
                     self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
     def test_a_step_that_is_asked_for_runs_the_network(self):
