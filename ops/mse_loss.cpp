@@ -35,8 +35,9 @@ Tensor mse_loss(const Tensor& input, const Tensor& target, Reduction reduction) 
       "mse_loss", y, {a, b},
       [count, difference = SavedTensor("mse_loss", difference)](const Tensor& dy,
                                                                 Needs needs) -> Tensors {
-        const Tensor slope = raw::binary("mse_loss", Binary::mul, difference.get(), 2 / count);
-        const Tensor da = raw::binary("mse_loss", Binary::mul, slope, dy);
+        const Tensor scale =
+            raw::binary("mse_loss", Binary::mul, dy, 2 / count);  // mostly a number
+        const Tensor da = raw::binary("mse_loss", Binary::mul, difference.get(), scale);
         return {da, needs[1] ? raw::unary("mse_loss", kernels::Unary::neg, da) : Tensor()};
       });
 }

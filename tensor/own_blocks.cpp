@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <mutex>
-#include <utility>
+#include <span>
 
 #include "quern/tensor/allocator.h"
 
@@ -13,10 +13,10 @@ namespace {
 /// Free objects and workspaces of one thread, which takes and gives them without waiting. Each call
 /// of an op makes a dozen: 16 threads that evaluate a network, each a task of it, would mostly wait
 /// for each other at one lock. And a thread finds in its cache what it had before.
-class OwnBlocks {
+class alignas(64) OwnBlocks {
  public:
-  /// Of the calling thread. Null where there is no memory for them, and where its thread-local
-  /// variables are going: what goes later than these lists is given to all.
+  /// Of the calling thread. Null for one too many, and where its thread-local variables are going:
+  /// what goes later than these lists is given to all.
   static OwnBlocks* get() {
     if (own_ == nullptr) begin();
     return own_;
@@ -45,13 +45,7 @@ class OwnBlocks {
     return true;
   }
   /// Those of all threads, but one that is just taking or giving.
-  static void give_all_back() {
-    All& all = OwnBlocks::all();
-    const std::lock_guard lock(all.mutex);
-    for (OwnBlocks* own = all.last; own != nullptr; own = own->before_)
-      if (const std::unique_lock own_lock(own->mutex_, std::try_to_lock); own_lock)
-        own->give_back();
-  }
+  static void give_all_back();
 
  private:
   static constexpr size_t kFewest = 2, kOfASize = size_t{32} << 10, kMost = size_t{4} << 20;
@@ -60,19 +54,8 @@ class OwnBlocks {
     FreeList blocks;
     size_t bytes = 0, count = 0;  // of each; how many
   };
-  /// Never destroyed: the next thread takes over what one leaves.
-  struct All {
-    std::mutex mutex;
-    OwnBlocks* last = nullptr;
-    All() {
-      objects();  // whose mutex is taken while this one is held
-      hold_across_fork(mutex);
-    }
-  };
-  static All& all() {
-    static All& instance = *new All;
-    return instance;
-  }
+  struct All;
+  static All& all();
 
   void give_back() {
     for (List& list : lists_)
@@ -87,18 +70,41 @@ class OwnBlocks {
   std::mutex mutex_;
   std::array<List, SizeClass::kCount> lists_;
   size_t held_ = 0;
-  OwnBlocks* before_ = nullptr;  // of all
-  bool taken_ = true;            // by a thread
+  bool taken_ = false;  // by a thread
 };
+
+/// Of as many threads; more of them share what all have. Never destroyed: the next thread takes
+/// over what one leaves.
+struct OwnBlocks::All {
+  std::mutex mutex;
+  std::array<OwnBlocks, 256> of_threads;
+  size_t used = 0;  // the first of them
+
+  All() {
+    objects();  // whose mutex is taken while this one is held
+    hold_across_fork(mutex);
+  }
+};
+OwnBlocks::All& OwnBlocks::all() {
+  static All& instance = *new All;
+  return instance;
+}
+
+void OwnBlocks::give_all_back() {
+  All& all = OwnBlocks::all();
+  const std::lock_guard lock(all.mutex);
+  for (OwnBlocks& own : std::span(all.of_threads).first(all.used))
+    if (const std::unique_lock own_lock(own.mutex_, std::try_to_lock); own_lock) own.give_back();
+}
 
 OwnBlocks* OwnBlocks::of_no_thread() {
   All& all = OwnBlocks::all();
   const std::lock_guard lock(all.mutex);
-  for (OwnBlocks* own = all.last; own != nullptr; own = own->before_)
-    if (!std::exchange(own->taken_, true)) return own;
-  auto* const own = new (std::nothrow) OwnBlocks;
-  if (own != nullptr) own->before_ = std::exchange(all.last, own);
-  return own;
+  const auto own = std::ranges::find(all.of_threads, false, &OwnBlocks::taken_);
+  if (own == all.of_threads.end()) return nullptr;
+  own->taken_ = true;
+  all.used = std::max<size_t>(all.used, own - all.of_threads.begin() + 1);
+  return &*own;
 }
 
 void OwnBlocks::begin() {
