@@ -23,7 +23,7 @@ struct SizeClass {
   int index;     // 4·doubling + quarters - 1
   size_t bytes;  // quarters · 2^doubling units; quarters are 5..8 beyond the first eight classes
 
-  explicit SizeClass(int64_t requested) {
+  constexpr explicit SizeClass(int64_t requested) {
     const size_t units = std::max<size_t>((static_cast<size_t>(requested) + kUnit - 1) / kUnit, 1);
     const int doubling = std::max(static_cast<int>(std::bit_width(units - 1)), 3) - 3;
     const size_t quarters = (units + (size_t{1} << doubling) - 1) >> doubling;
@@ -35,9 +35,11 @@ struct SizeClass {
   static constexpr int kCount = 4 * 11 + 8;  // up to 1 MiB
 };
 
+static_assert(SizeClass(int64_t{1} << 20).index == SizeClass::kCount - 1);
+
 inline constexpr std::align_val_t kAlignment{64};  // a cache line, and the widest vector
-inline constexpr int64_t kLarge = int64_t{64}
-                                  << 10;  // from here on, rounding to pages wastes little
+/// From here on, rounding to pages wastes little.
+inline constexpr int64_t kLarge = int64_t{64} << 10;
 
 /// What a request takes: a size class, or whole pages of the heap.
 struct Size {

@@ -10,9 +10,9 @@
 namespace quern::detail {
 namespace {
 
-/// Free objects and workspaces of one thread, which takes and gives them without waiting. Each call
-/// of an op makes a dozen: 16 threads that evaluate a network, each a task of it, would mostly wait
-/// for each other at one lock. And a thread finds in its cache what it had before.
+/// Free objects and workspaces of one thread, which takes and gives them without waiting. A call of
+/// a convolution makes up to a dozen: 16 threads that evaluate a network, each a task of it, would
+/// mostly wait for each other at one lock. And a thread finds in its cache what it had before.
 class alignas(64) OwnBlocks {
  public:
   /// Of the calling thread. Null for one too many, and where its thread-local variables are going:
@@ -39,8 +39,9 @@ class alignas(64) OwnBlocks {
     if (list.count >= std::max(kFewest, kOfASize / size.bytes)) return false;
     if (held_ + size.bytes > kMost) return false;
     ASAN_POISON_MEMORY_REGION(block, size.bytes);
-    list = {list.blocks, size.bytes, list.count + 1};
     list.blocks.push(block);
+    list.bytes = size.bytes;
+    ++list.count;
     held_ += size.bytes;
     return true;
   }

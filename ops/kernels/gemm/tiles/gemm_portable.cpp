@@ -17,7 +17,7 @@ struct Lanes {
 
   template <class T>
   static Vector load(const T* from) {
-    Vector v{};
+    Vector v;
     for (int i = 0; i < count; ++i) v[i] = static_cast<Acc>(from[i]);
     return v;
   }
