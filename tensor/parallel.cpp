@@ -48,8 +48,8 @@ void parallel_for(int64_t cells, int64_t pieces,
     for (int64_t cell = 0; cell < cells; ++cell) body(cell, 0, pieces);
     return;
   }
-  const int threads = static_cast<int>(std::min<int64_t>(cells, num_threads()));
-  if (threads == 1) {
+  const int threads = num_threads();
+  if (cells == 1 || threads == 1) {
     const Share share(0);
     const SharedSpan span;
     const int64_t start = span.on() ? SharedSpan::now() : 0;
@@ -57,7 +57,9 @@ void parallel_for(int64_t cells, int64_t pieces,
     if (span.on()) span.record(SpanKind::kernel, start, SharedSpan::now());
     return;
   }
-  Job job(cells, pieces, threads, body);
+  Job job(cells, pieces, static_cast<int>(std::min<int64_t>(cells, threads)), body);
+// All of them, cells or not: GCC's OpenMP ends the threads that a smaller team does without, and
+// the next op would make them again.
 #pragma omp parallel num_threads(threads)
   job.run(omp_get_thread_num());
   job.rethrow();
