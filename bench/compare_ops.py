@@ -8,9 +8,10 @@
 
 Each row is an op at a small, a middle and a large size (bench/compare/ops.py lists them), forward or forward and
 backward. Both engines are one warm process each, on as many threads as there are cores, PyTorch's with tcmalloc where
-that is installed. They take turns, A B A B, --rounds times; the ratio is the median of the rounds': PyTorch's time ÷
-quern's, so that above 1 quern is faster. Their results have to agree. The worst ratio comes first. Ctrl-C, or the end of
-a `timeout`, ends the race: the rows until then are printed and, by --json, written.
+that is installed. They take turns, A B A B, --rounds times, with a pause until the other's threads sleep; the ratio is
+the median of the rounds': PyTorch's time ÷ quern's, so that above 1 quern is faster. Their results have to agree. The
+worst ratio comes first. Ctrl-C, or the end of a `timeout`, ends the race: the rows until then are printed and, by
+--json, written.
 """
 
 import argparse
@@ -55,7 +56,7 @@ def race(job, quern, torch, options):
     a, b = quern.ask(**job), torch.ask(**job)
     tolerance = 0.02 if job["dtype"] == "bf16" else 1e-3
     wrong = job["name"] not in ops.UNLIKE and not math.isclose(a, b, rel_tol=tolerance, abs_tol=1e-3)
-    turns = [[engine.ask(seconds=options.seconds) for engine in (quern, torch)] for _ in range(options.rounds)]
+    turns = [[engine.time(options.seconds) for engine in (quern, torch)] for _ in range(options.rounds)]
     mine, theirs = (statistics.median(times) for times in zip(*turns))
     ratio = statistics.median(b / a for a, b in turns)
     return {"row": label(job), "quern": mine, "pytorch": theirs, "ratio": ratio, "wrong": [a, b] if wrong else None}

@@ -65,7 +65,7 @@ def race(options):
                     results[engine] = answer
             for _ in range(options.rounds):
                 for engine, process in processes.items():
-                    turns[engine].append(process.ask(seconds=seconds))
+                    turns[engine].append(process.time(seconds))
             for process in processes.values():
                 process.close()
         # Of rows that are written twice, engines keep another one.
