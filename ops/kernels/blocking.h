@@ -92,6 +92,11 @@ inline int64_t winograd_sums() { return l2() / 2; }
 /// Rows of pixels that are copied at once and transformed while they are near.
 inline int64_t winograd_strip() { return l2() / 8; }
 
+// --- Few outputs (conv/kn2row) -------------------------------------------------------------------
+
+/// Panels of the rows of the source that a block's taps read, each a few times, and its Z.
+inline int64_t kn2row_block() { return l2() / 4 * 3; }
+
 // --- Depthwise (conv/depthwise) ------------------------------------------------------------------
 
 /// Weights of a panel of channels, or their gradients' sums, in L1 beside the rows that meet them.

@@ -33,7 +33,7 @@ set(QUERN_FAMILIES
                  avx512_bf16 avx512 avx2 portable reference"
   "pack          copy         CopyKernel:copy
                  avx512_bf16 avx512 avx2 neon_bf16 portable reference"
-  "conv          conv         ConvKernel:conv               depthwise winograd brgemm reference"
+  "conv          conv         ConvKernel:conv        depthwise kn2row winograd brgemm reference"
   "conv/epilogue tile         TileKernel:conv_tile
                  avx512_bf16 avx512 avx2 neon_bf16 portable reference"
   "conv/depthwise depthwise   DepthwiseKernel:depthwise

@@ -11,6 +11,7 @@
 #include "amx_emulation.h"
 #include "emulated_cpu.h"
 #include "quern/ops/kernels/conv/conv.h"
+#include "quern/ops/kernels/conv/kn2row/kn2row.h"
 #include "quern/ops/kernels/conv/winograd/winograd.h"
 #include "quern/ops/kernels/gemm/micro_kernel.h"
 #include "quern/tensor/bfloat16.h"
@@ -160,6 +161,9 @@ inline bool must_take(std::string_view engine, const ConvProblem& p, ConvPass pa
     return p.groups > 1 && p.ic == p.oc && p.dtype != DType::f64 &&
            (group == 1 || group == 2 || group == 4 || group == 8);
   }
+  if (engine == "kn2row")
+    return pass != ConvPass::wgrad && p.groups == 1 && gemm.a == p.dtype &&
+           (pass == ConvPass::forward ? p.oc : p.ic) <= 4;
   const bool of_3x3 = p.kh == 3 && p.kw == 3 && p.stride_h == 1 && p.stride_w == 1 &&
                       p.dilation_h == 1 && p.dilation_w == 1 && p.groups == 1;
   const bool winograd = of_3x3 && p.pad_h <= 2 && p.pad_w <= 2 && p.dtype == DType::f32 &&
@@ -177,11 +181,12 @@ inline std::vector<const ConvKernel*> engines(const ConvProblem& p, ConvPass pas
   std::vector<const ConvKernel*> all{&conv_kernel("brgemm")};
   const ConvKernel& depthwise = conv_kernel("depthwise");
   if (!depthwise.why_not(p, pass, gemm)) all.push_back(&depthwise);
+  if (!why_kn2row_cannot(p, pass, gemm)) all.push_back(&conv_kernel("kn2row"));
   if (!why_winograd_cannot(p, pass, gemm)) {
     all.push_back(&conv_kernel("winograd"));
     if (pass != ConvPass::wgrad) all.push_back(&conv_kernel("winograd_4x4"));
   }
-  for (const char* name : {"depthwise", "winograd", "winograd_4x4"})
+  for (const char* name : {"depthwise", "kn2row", "winograd", "winograd_4x4"})
     if (must_take(name, p, pass, gemm))
       CHECK_MESSAGE(std::ranges::count(all, &conv_kernel(name)) == 1, name, " refuses ",
                     p.to_string());

@@ -106,6 +106,8 @@ void check_tally(Tally tally, const std::vector<Way>& ways) {
     return;
   }
   computed("brgemm", {forward, dgrad, wgrad});
+  if (std::ranges::any_of(ways, [](const Way& way) { return way.bf16_terms == 0; }))
+    computed("kn2row", {forward, dgrad});
   const auto any = [&](auto is) { return std::ranges::any_of(ways, is); };
   if (any([](const Way& way) { return way.dtype != DType::f64; }))
     computed("depthwise", {forward, dgrad, wgrad});

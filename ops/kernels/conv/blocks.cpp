@@ -11,13 +11,6 @@
 namespace quern::kernels {
 namespace {
 
-template <class T>
-auto map_of(const CopyKernel& kernel) {
-  if constexpr (sizeof(T) == 2) return kernel.map_bf16;
-  else if constexpr (sizeof(T) == 4) return kernel.map_f32;
-  else return kernel.map_f64;
-}
-
 /// Zeroes positions [begin, end) of all channels.
 template <class T>
 void zero_positions(const SourceCopy& copy, T* scratch, int64_t begin, int64_t end) {
@@ -60,7 +53,7 @@ void copy_row(const SourceCopy& copy, const T* src, int64_t position_step, int64
       matrix.src = dst;
       matrix.src_stride = matrix.dst_stride;
     }
-    if (matrix.map.scale) map_of<T>(copy_kernel())(matrix);
+    if (matrix.map.scale) map_matrix<T>(matrix);
   }
 }
 

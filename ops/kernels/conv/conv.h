@@ -6,9 +6,10 @@
 //    its plan and its packed weight (ops/pack_cache.h), both kept between calls, and runs it.
 // 2. choose_conv() (conv.cpp) takes the first ConvKernel that has no reason to refuse: depthwise
 //    (depthwise/conv_depthwise.cpp, filters of each channel alone, or groups of few channels),
-//    winograd_4x4 or winograd (winograd/conv_winograd.cpp, 3×3 filters in f32), brgemm, which the
-//    rest of this list is about, else the reference (conv_reference.cpp), the seven loops that are
-//    also the oracle of the tests.
+//    kn2row (kn2row/conv_kn2row.cpp, few channels on the side of the output), winograd_4x4 or
+//    winograd (winograd/conv_winograd.cpp, 3×3 filters in f32), brgemm, which the rest of this list
+//    is about, else the reference (conv_reference.cpp), the seven loops that are also the oracle of
+//    the tests.
 // 3. Its plan, taps/conv_brgemm.cpp, turns the problem into taps: an output pixel is a sum over
 //    taps of source pixel · weight. axis.h tells which source pixel a tap reads, for any stride,
 //    padding and dilation. It is cut into cells for the threads, and these into runs of output

@@ -24,6 +24,14 @@ const CopyKernel& copy_kernel();
 void copy_matrix(int64_t item, const void* src, int64_t row_stride, int64_t col_stride, void* dst,
                  int64_t dst_stride, int64_t rows, int64_t cols);
 
+/// Of bf16, f32 or f64.
+template <class T>
+void map_matrix(const MapCopy& matrix) {
+  if constexpr (sizeof(T) == 2) copy_kernel().map_bf16(matrix);
+  else if constexpr (sizeof(T) == 4) copy_kernel().map_f32(matrix);
+  else copy_kernel().map_f64(matrix);
+}
+
 /// copy_matrix from f32 to its terms, those of each `term_stride` items behind the one before.
 void round_matrix(const float* src, int64_t row_stride, int64_t col_stride, bfloat16* dst,
                   int64_t dst_stride, int64_t rows, int64_t cols, int terms, int64_t term_stride);

@@ -152,9 +152,7 @@ class DepthwiseSource {
         copy_matrix(sizeof(T), from, strides_.x, strides_.c, to, pixel, pixels, channels.size);
         matrix.src = to, matrix.src_stride = pixel;
       }
-      if (!map_.scale) continue;
-      if constexpr (std::is_same_v<T, float>) copy_kernel().map_f32(matrix);
-      else copy_kernel().map_bf16(matrix);
+      if (map_.scale) map_matrix<T>(matrix);
     }
   }
 

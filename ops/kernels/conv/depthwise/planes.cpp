@@ -108,8 +108,7 @@ class DepthwisePlanes {
                          .cols = one ? items_ : inside_,
                          .map = from_channel<float>(map_, one ? i % p_.ic : 0),
                          .rows_are_channels = one};
-    if constexpr (std::is_same_v<T, float>) copy_kernel().map_f32(matrix);
-    else copy_kernel().map_bf16(matrix);
+    map_matrix<T>(matrix);
     return to;
   }
 

@@ -1,0 +1,397 @@
+// conv_kn2row: forward to few output channels, dgrad to few input channels. There a micro-kernel
+// whose columns are output channels computes mostly zeros. Here its columns are pixels, and what a
+// row of the filter has for each output channel are its rows (kn2row: Vasudevan et al., Parallel
+// Multi Channel Convolution using General Matrix Multiplication, 2017; of theirs, all taps are
+// rows, here those of a column are summed as products):
+//
+//   for each cell (rows of outputs of an image), in parallel
+//     the rows of the source that they read to panels B[row][panel of nr pixels], channels are k
+//     for each panel, row of outputs                            B of its taps' rows in L1 or L2
+//       Z[tap of x, output channel][pixel] = Σ over taps of y W[tap of y] · B[its row]
+//     for each row of outputs
+//       out[channel][pixel] = Σ over taps of x Z[tap, channel][pixel + shift]
+//       the epilogue, the store                                                conv/epilogue
+//
+// With a stride, forward has Z of each remainder of a pixel for its taps alone; dgrad sums for each
+// remainder its own.
+#include "quern/ops/kernels/conv/kn2row/kn2row.h"
+
+#include <algorithm>
+
+#include "quern/ops/kernels/blocking.h"
+#include "quern/ops/kernels/conv/epilogue/epilogue.h"
+#include "quern/ops/kernels/gemm/micro_kernel.h"
+#include "quern/ops/kernels/pack/matrix.h"
+#include "quern/ops/kernels/work.h"
+#include "quern/tensor/dtype.h"
+#include "quern/tensor/parallel.h"
+#include "quern/tensor/per_thread.h"
+#include "quern/tensor/span.h"
+
+namespace quern::kernels {
+namespace {
+
+template <class T>
+class Kn2rowEngine {
+ public:
+  using Acc = Accumulator<T>;
+
+  Kn2rowEngine(const Kn2rowPlan& plan, const void* source, const void* packed,
+               const ChannelMap& map, const Epilogue& epilogue, void* output)
+      : plan_(plan),
+        conv_(plan.conv),
+        gemm_(*plan.gemm),
+        source_(static_cast<const T*>(source)),
+        packed_(static_cast<const T*>(packed)),
+        map_(map),
+        output_(epilogue, gemm_, plan.out_strides, plan.out_strides.x, conv_.output_channels,
+                plan.grid.count(), static_cast<T*>(output)),
+        scratch_(plan.most_source_rows() * plan.row_items(), plan.most_rows() * plan.z_items(),
+                 conv_.output_channels * conv_.x.output, kPixels * conv_.output_channels,
+                 map.scale ? conv_.source_channels * conv_.x.source : 0,
+                 output_.scratch_items(kPixels), 2 * conv_.y.kernel) {}
+
+  void run() const {
+    parallel_for(plan_.grid.count(), [&](int64_t i) { compute(i); });
+    output_.merge([&](int64_t i) {
+      int64_t rows = 0;
+      each_row(plan_.grid[i], [&](const Phase&, int64_t) { ++rows; });
+      return rows * conv_.x.output;
+    });
+  }
+
+ private:
+  static constexpr int64_t kPixels = 128;  // that are completed at once
+
+  /// f(phase, index) of the rows of outputs of a block.
+  template <class F>
+  void each_row(const Block& block, F f) const {
+    for (int64_t p = 0; p < conv_.y.phases(); ++p) {
+      const Phase phase = conv_.y.phase(p);
+      for (int64_t i = block.row; i < std::min(block.row + block.rows, phase.count); ++i)
+        f(phase, i);
+    }
+  }
+
+  void compute(int64_t block_index) const;
+  void pack_row(const T* row, T* panels) const;
+  Prefetch next_source(int64_t block_index) const;
+  void multiply(int64_t block_index, const Axis::Range& rows) const;
+  void sum_taps(const Acc* z) const;
+  void store_row(int64_t offset, PanelSums<Acc>& totals) const;
+
+  const Kn2rowPlan& plan_;
+  const Kn2rowConv& conv_;
+  const GemmKernel& gemm_;
+  const T *source_, *packed_;
+  const ChannelMap map_;
+  const TileOutput<T> output_;
+  T* panels() const { return std::get<0>(scratch_.get()); }     // of the source's rows
+  Acc* z() const { return std::get<1>(scratch_.get()); }        // of the rows of outputs
+  Acc* row() const { return std::get<2>(scratch_.get()); }      // of outputs, [channel][pixel]
+  Acc* tile() const { return std::get<3>(scratch_.get()); }     // of it, [pixel][channel]
+  T* mapped() const { return std::get<4>(scratch_.get()); }     // a row of the source
+  T* completed() const { return std::get<5>(scratch_.get()); }  // what output_ takes
+  const void** products() const { return std::get<6>(scratch_.get()); }  // their A, then their B
+  const PerThread<T, Acc, Acc, Acc, T, T, const void*> scratch_;
+};
+
+template <class T>
+void Kn2rowEngine<T>::compute(int64_t block_index) const {
+  const Block block = plan_.grid[block_index];
+  const Axis::Range rows = conv_.source_rows(block);
+  {
+    const PartSpan part("pack");
+    for (int64_t row = rows.begin; row < rows.end; ++row)
+      pack_row(source_ + block.image * plan_.source_strides.n + row * plan_.source_strides.y,
+               panels() + (row - rows.begin) * plan_.row_items());
+  }
+  multiply(block_index, rows);
+  PanelSums<Acc> totals = output_.sums(block_index, 0, conv_.output_channels);
+  const Acc* z = this->z();
+  each_row(block, [&](const Phase& phase, int64_t i) {
+    const Axis::Range live = conv_.y.live_taps(phase, i);
+    if (live.begin == live.end) std::fill_n(row(), conv_.output_channels * conv_.x.output, Acc{});
+    else sum_taps(z);
+    z += plan_.z_items();
+    store_row(block.image * plan_.out_strides.n +
+                  (phase.start + i * conv_.y.output_step) * plan_.out_strides.y,
+              totals);
+  });
+  totals.flush();
+}
+
+/// A row of the source, mapped, a plane of its pixels after the other, to panels.
+template <class T>
+void Kn2rowEngine<T>::pack_row(const T* row, T* panels) const {
+  const Axis& x = conv_.x;
+  const int64_t nr = gemm_.nr, channels = conv_.source_channels;
+  ImageStrides strides = plan_.source_strides;
+  if (map_.scale) {
+    const bool innermost = strides.c == 1;
+    map_matrix<T>({.src = row,
+                   .src_stride = innermost ? channels : strides.c,
+                   .dst = mapped(),
+                   .dst_stride = innermost ? channels : x.source,
+                   .rows = innermost ? x.source : channels,
+                   .cols = innermost ? channels : x.source,
+                   .map = map_,
+                   .rows_are_channels = !innermost});
+    row = mapped();
+    strides = {plan_.problem.format, channels, 1, x.source};
+  }
+  const int64_t items = panel_elements(gemm_, channels);
+  for (int64_t plane = 0; plane < x.planes; ++plane) {
+    const Axis::Range inside = x.inside(plane, 0, conv_.positions());
+    for (int64_t p = 0; p < plan_.panels * nr; p += nr, panels += items) {
+      const int64_t begin = std::clamp(inside.begin, p, p + nr);
+      const int64_t end = std::clamp(inside.end, begin, p + nr);
+      if (end - begin < nr || padded_k(gemm_, channels) != channels)
+        std::fill_n(panels, items, T{});
+      if (begin < end)
+        pack_panel_rows(panel_format(gemm_), row + x.source_at(plane, 0, begin) * strides.x,
+                        strides.c, x.step * strides.x, channels, end - begin, 0,
+                        panels + (begin - p) * gemm_.kr);
+    }
+  }
+}
+
+/// What the next block reads, but for the rows that this one has packed.
+template <class T>
+Prefetch Kn2rowEngine<T>::next_source(int64_t block_index) const {
+  Prefetch prefetch;
+  if (block_index + 1 == plan_.grid.count()) return prefetch;
+  constexpr int64_t item = sizeof(T);
+  const Block block = plan_.grid[block_index], next = plan_.grid[block_index + 1];
+  Axis::Range rows = conv_.source_rows(next);
+  if (next.image == block.image) rows.begin = std::max(rows.begin, conv_.source_rows(block).end);
+  if (rows.begin >= rows.end) return prefetch;
+  const ImageStrides& strides = plan_.source_strides;
+  const int64_t pixels = (rows.end - rows.begin) * conv_.x.source;
+  const T* first = source_ + next.image * strides.n + rows.begin * strides.y;
+  if (strides.c == 1) prefetch.add(first, strides.x * item, strides.x * item, pixels);
+  else prefetch.add(first, pixels * item, strides.c * item, conv_.source_channels);
+  return prefetch;
+}
+
+template <class T>
+void Kn2rowEngine<T>::multiply(int64_t block_index, const Axis::Range& rows) const {
+  const KernelUse use(gemm_);
+  const Block block = plan_.grid[block_index];
+  Prefetch prefetch = next_source(block_index);
+  const int64_t items = panel_elements(gemm_, conv_.source_channels);
+  const int64_t k = padded_k(gemm_, conv_.source_channels), channels = conv_.output_channels;
+  const void **a = products(), **b = a + conv_.y.kernel;
+  for (int64_t plane = 0; plane < conv_.x.planes; ++plane) {
+    const int64_t first = plan_.taps_before(plane) * channels;
+    const int64_t m = plan_.taps_before(plane + 1) * channels - first;
+    const int64_t step = even_piece(m, gemm_.mr);
+    for (int64_t panel = 0; panel < plan_.panels; ++panel) {
+      Acc* to = z() + first * plan_.z_pitch + panel * gemm_.nr;
+      each_row(block, [&](const Phase& phase, int64_t i) {
+        const Axis::Range live = conv_.y.live_taps(phase, i);
+        for (int64_t j = 0; j < m && live.begin < live.end; j += step) {
+          for (int64_t t = live.begin; t < live.end; ++t) {
+            const Tap tap = conv_.y.tap(phase, t);
+            const int64_t row = i * conv_.y.stride() + tap.offset - rows.begin;
+            a[t - live.begin] = packed_ + (tap.kernel * plan_.z_rows() + first + j) * k;
+            b[t - live.begin] =
+                panels() + row * plan_.row_items() + (plane * plan_.panels + panel) * items;
+          }
+          const int64_t batch = live.end - live.begin;
+          const Prefetch::Lines lines = prefetch.next(batch * k / (2 * gemm_.kr), b[0]);
+          gemm_.run({.m = std::min(step, m - j),
+                     .n = std::min<int64_t>(gemm_.nr, conv_.positions() - panel * gemm_.nr),
+                     .k = k,
+                     .batch = batch,
+                     .a = a,
+                     .lda = k,
+                     .b = b,
+                     .prefetch = lines.at,
+                     .prefetch_step = lines.step,
+                     .c = to + j * plan_.z_pitch,
+                     .ldc = plan_.z_pitch,
+                     .accumulate = false});
+        }
+        to += plan_.z_items();
+      });
+    }
+  }
+}
+
+/// A row of outputs from its Z.
+template <class T>
+void Kn2rowEngine<T>::sum_taps(const Acc* z) const {
+  const int64_t channels = conv_.output_channels, width = conv_.x.output;
+  std::fill_n(row(), channels * width, Acc{});
+  for (const Kn2rowPlan::TapOfX& t : plan_.taps) {
+    const int64_t n = t.phase.count, step = conv_.x.output_step;
+    for (int64_t channel = 0; channel < channels; ++channel, z += plan_.z_pitch) {
+      const Acc* from = z + t.tap.shift;
+      Acc* to = row() + channel * width + t.phase.start;
+      if (step == 1)
+        for (int64_t i = 0; i < n; ++i) to[i] += from[i];
+      else
+        for (int64_t i = 0; i < n; ++i) to[i * step] += from[i];
+    }
+  }
+}
+
+/// The row to where its outputs begin.
+template <class T>
+void Kn2rowEngine<T>::store_row(int64_t offset, PanelSums<Acc>& totals) const {
+  const int64_t channels = conv_.output_channels, width = conv_.x.output;
+  for (int64_t i = 0; i < width; i += kPixels) {
+    const int64_t m = std::min(kPixels, width - i);
+    copy_matrix(sizeof(Acc), row() + i, 1, width, tile(), channels, m, channels);
+    output_.complete_sums(tile(), channels, m, channels, 0, offset + i * plan_.out_strides.x,
+                          completed(), totals);
+  }
+}
+
+/// Why not, although it can: where conv_brgemm is as fast, or faster.
+const char* why_not(const ConvProblem& p, ConvPass pass, const GemmKernel& gemm) {
+  if (const char* reason = why_kn2row_cannot(p, pass, gemm)) return reason;
+  if (p.kh * p.kw == 1) return "filters of one pixel have no taps to sum up";
+  const Kn2rowConv conv(p, pass);
+  // AVX-512 and AMX have tiles of half a panel, of which these are half.
+  if (conv.output_channels > std::min(8, gemm.nr / 2)) return "output channels fill half a tile";
+  if (conv.source_channels < 16) return "products of few channels take less time than sums of taps";
+  if (conv.x.step > 1 && p.format == MemoryFormat::contiguous)
+    return "every other pixel of a row takes longer to copy";
+  return nullptr;
+}
+
+constexpr ConvKernel kRecords[] = {
+    {.name = "kn2row", .why_not = why_not, .plan = make_conv_plan<Kn2rowPlan>},
+};
+
+std::vector<Kn2rowPlan::TapOfX> taps_by_plane(const Axis& x) {
+  std::vector<Kn2rowPlan::TapOfX> taps;
+  for (int64_t plane = 0; plane < x.planes; ++plane)
+    for (int64_t p = 0; p < x.phases(); ++p) {
+      const Phase phase = x.phase(p);
+      for (int64_t i = 0; i < phase.taps; ++i)
+        if (const Tap tap = x.tap(phase, i); tap.plane == plane) taps.push_back({tap, phase});
+    }
+  return taps;
+}
+
+/// As many rows as L2 has room for, with panels and Z, in cells enough for the threads.
+BlockGrid cut(const Kn2rowPlan& plan) {
+  const Kn2rowConv& conv = plan.conv;
+  const int64_t rows = conv.y.longest_phase();
+  const int64_t row = plan.row_items() * itemsize(plan.gemm->a);
+  const int64_t z = conv.y.phases() * plan.z_items() * itemsize(plan.gemm->c);
+  BlockGrid grid = BlockGrid::within(1, rows, cache::kn2row_block(), [&](int64_t n) {
+    return (n * conv.y.stride() + conv.y.kernel * conv.y.dilation) * row + n * z;
+  });
+  const int64_t cells = ceil_div(wanted_cells(plan.problem.flop() / 2), conv.images);
+  grid.images = conv.images;
+  grid.block_images = 1;
+  grid.block_rows = even_piece(rows, std::min(grid.block_rows, ceil_div(rows, cells)));
+  return grid;
+}
+
+}  // namespace
+
+QUERN_KERNELS(ConvKernel, conv, kRecords)
+
+const char* why_kn2row_cannot(const ConvProblem& p, ConvPass pass, const GemmKernel& gemm) {
+  if (pass == ConvPass::wgrad) return "only forward and dgrad have few outputs";
+  if (p.groups != 1) return "channels are in groups";
+  if (gemm.a != p.dtype) return "operands are rounded where they are packed";
+  const Kn2rowConv conv(p, pass);
+  if (conv.output_channels > gemm.nr) return "output channels do not fit a panel";
+  // Divided, since the product may overflow.
+  int64_t left = cache::kMostScratch / itemsize(p.dtype);
+  for (int64_t factor : {conv.y.kernel, conv.x.planes, conv.positions(),
+                         std::max(conv.source_channels, conv.x.kernel * conv.output_channels)})
+    left /= std::max<int64_t>(factor, 1);
+  if (left == 0) return "scratch for one row of outputs is over 256 MiB";
+  return nullptr;
+}
+
+Kn2rowConv::Kn2rowConv(const ConvProblem& p, ConvPass pass)
+    : images(p.n),
+      source_channels(pass == ConvPass::dgrad ? p.oc : p.ic),
+      output_channels(pass == ConvPass::dgrad ? p.ic : p.oc) {
+  const auto axis = pass == ConvPass::dgrad ? dgrad_axis : forward_axis;
+  y = axis(p.ih, p.oh, p.kh, p.stride_h, p.pad_h, p.dilation_h);
+  x = axis(p.iw, p.ow, p.kw, p.stride_w, p.pad_w, p.dilation_w);
+}
+
+Axis::Range Kn2rowConv::source_rows(const Block& block) const {
+  Axis::Range rows{y.source, 0};
+  for (int64_t p = 0; p < y.phases(); ++p) {
+    const Phase phase = y.phase(p);
+    const int64_t last = std::min(block.row + block.rows, phase.count) - 1;
+    if (phase.taps == 0 || last < block.row) continue;
+    rows.begin = std::min(rows.begin, block.row * y.stride() + phase.offset);
+    rows.end = std::max(rows.end, last * y.stride() + phase.last_offset() + 1);
+  }
+  rows.begin = std::max<int64_t>(rows.begin, 0);
+  rows.end = std::min(rows.end, y.source);
+  return rows;
+}
+
+Kn2rowPlan::Kn2rowPlan(const ConvChoice& choice)
+    : ConvPlan(choice),
+      conv(problem, pass),
+      source_strides(problem.format, conv.source_channels, conv.y.source, conv.x.source),
+      out_strides(problem.format, conv.output_channels, conv.y.output, conv.x.output),
+      taps(taps_by_plane(conv.x)),
+      panels(panel_count(*gemm, conv.positions())),
+      z_pitch(panels * gemm->nr),
+      grid(cut(*this)) {}
+
+int64_t Kn2rowPlan::taps_before(int64_t plane) const {
+  return std::ranges::partition_point(taps, [=](const TapOfX& t) { return t.tap.plane < plane; }) -
+         taps.begin();
+}
+
+int64_t Kn2rowPlan::row_items() const {
+  return conv.x.planes * panels * panel_elements(*gemm, conv.source_channels);
+}
+
+int64_t Kn2rowPlan::most_source_rows() const {
+  int64_t most = 0;
+  for (int64_t i = 0; i < grid.row_blocks(); ++i) {
+    const Axis::Range rows = conv.source_rows(grid[i]);
+    most = std::max(most, rows.end - rows.begin);
+  }
+  return most;
+}
+
+int64_t Kn2rowPlan::packed_bytes() const {
+  return conv.y.kernel * z_rows() * padded_k(*gemm, conv.source_channels) * itemsize(gemm->a);
+}
+
+void Kn2rowPlan::pack(const void* weight, DType of_weight, void* packed) const {
+  const int64_t k = padded_k(*gemm, conv.source_channels), filter = problem.kh * problem.kw;
+  int64_t k_stride = filter, channel_stride = problem.ic * filter;  // of the weight
+  if (pass == ConvPass::dgrad) std::swap(k_stride, channel_stride);
+  visit_floating("conv2d", of_weight, [&]<class S>(std::type_identity<S>) {
+    visit_floating("conv2d", gemm->a, [&]<class T>(std::type_identity<T>) {
+      T* to = static_cast<T*>(packed);
+      for (int64_t y = 0; y < conv.y.kernel; ++y)
+        for (const TapOfX& t : taps)
+          for (int64_t channel = 0; channel < conv.output_channels; ++channel, to += k) {
+            const S* from = static_cast<const S*>(weight) + channel * channel_stride +
+                            y * problem.kw + t.tap.kernel;
+            for (int64_t i = 0; i < conv.source_channels; ++i)
+              to[i] = static_cast<T>(from[i * k_stride]);
+            std::fill(to + conv.source_channels, to + k, T{});
+          }
+    });
+  });
+}
+
+void Kn2rowPlan::compute(const void* source, const void* packed, void* output,
+                         const Epilogue& epilogue, const ChannelMap& map) const {
+  visit_floating("conv2d", problem.dtype, [&]<class T>(std::type_identity<T>) {
+    Kn2rowEngine<T>(*this, source, packed, map, epilogue, output).run();
+  });
+}
+
+}  // namespace quern::kernels
