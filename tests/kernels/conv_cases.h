@@ -166,8 +166,8 @@ inline bool must_take(std::string_view engine, const ConvProblem& p, ConvPass pa
            (pass == ConvPass::forward ? p.oc : p.ic) <= 4;
   const bool of_3x3 = p.kh == 3 && p.kw == 3 && p.stride_h == 1 && p.stride_w == 1 &&
                       p.dilation_h == 1 && p.dilation_w == 1 && p.groups == 1;
-  const bool winograd = of_3x3 && p.pad_h <= 2 && p.pad_w <= 2 && p.dtype == DType::f32 &&
-                        gemm.a == DType::f32 && p.format == MemoryFormat::channels_last;
+  const bool winograd =
+      of_3x3 && p.pad_h <= 2 && p.pad_w <= 2 && p.dtype == DType::f32 && gemm.a == DType::f32;
   if (pass != ConvPass::wgrad) return winograd;
   return winograd && engine == "winograd" && gemm.isa != Isa::portable;  // by outer products
 }

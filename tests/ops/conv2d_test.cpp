@@ -249,8 +249,7 @@ TEST_CASE("Every layer of ResNet-50 runs on micro-kernels") {
              {kernels::ConvPass::forward, kernels::ConvPass::dgrad, kernels::ConvPass::wgrad}) {
           const kernels::ConvChoice plan = choose_conv(problem, pass);
           const char* engine = "brgemm";
-          if (l.kernel == 3 && l.stride == 1 && dtype == DType::f32 &&
-              format == MemoryFormat::channels_last) {
+          if (l.kernel == 3 && l.stride == 1 && dtype == DType::f32) {
             const bool wgrad = pass == kernels::ConvPass::wgrad;
             if (!wgrad && l.size >= 28) engine = "winograd_4x4";
             else if (!wgrad || plan.gemm->run_outer) engine = "winograd";

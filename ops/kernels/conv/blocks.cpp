@@ -185,6 +185,20 @@ int64_t without_collisions(const GemmKernel& gemm, int64_t items) {
   return items;
 }
 
+void Prefetch::add(const void* tensor, int64_t item, const ImageStrides& strides,
+                   const Extent& channels, const Block& block) {
+  if (block.rows <= 0 || channels.size <= 0) return;
+  const auto* first =
+      static_cast<const std::byte*>(tensor) +
+      (block.image * strides.n + block.row * strides.y + channels.begin * strides.c) * item;
+  if (strides.c == 1)
+    return add(first, channels.size * item, strides.x * item,
+               ((block.images - 1) * strides.n + block.rows * strides.y) / strides.x);
+  const bool whole = block.rows * strides.y == strides.c && channels.size * strides.c == strides.n;
+  add(first, block.rows * strides.y * item, strides.c * item,
+      (whole ? block.images : 1) * channels.size);
+}
+
 void copy_block(const SourceCopy& copy, const Axis& y, const Axis& x, const Block& block,
                 const void* src, void* scratch) {
   if (copy.bf16_terms != 0)

@@ -100,6 +100,9 @@ class Prefetch {
     if (bytes == pixel_bytes) queue_[count_++] = {at, 1, kStep, ceil_div(pixels * bytes, kStep)};
     else queue_[count_++] = {at, ceil_div(bytes, kStep), pixel_bytes, pixels};
   }
+  /// Some channels of the rows of a block, of one image unless its rows and channels are all.
+  void add(const void* tensor, int64_t item, const ImageStrides& strides, const Extent& channels,
+           const Block& block);
   /// So many of them, or `otherwise` again and again.
   Lines next(int64_t steps, const void* otherwise) {
     while (current_ < count_ && queue_[current_].columns == 0) ++current_;

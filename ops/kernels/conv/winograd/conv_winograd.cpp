@@ -56,7 +56,8 @@ class WinogradEngine {
                 conv_.output_channels, plan.grid.count(), static_cast<float*>(output)),
         scratch_(Scratch(conv_.y, conv_.x, conv_.tile * plan.grid.block_rows).image() * plan.pitch),
         m_(conv_.points() * point_stride(plan.tiles(plan.grid[0]), plan.out_pitch)),
-        rows_(conv_.tile * conv_.tile * conv_.tile_columns() * plan.out_pitch) {}
+        rows_(conv_.tile * conv_.tile * conv_.tile_columns() * plan.out_pitch),
+        completed_(output_.scratch_items(PanelSums<float>::kRows)) {}
 
   void run() const {
     const int64_t blocks = plan_.grid.count(),
@@ -107,9 +108,10 @@ class WinogradEngine {
   const ChannelMap map_;
   const float* read_or_written_[3];  // read or written where an output is; null: not
   const TileOutput<float> output_;
-  const PerThread<float> scratch_;  // an image of a block, padded
-  const PerThread<float> m_;        // of a panel
-  const PerThread<float> rows_;     // outputs of a row of tiles
+  const PerThread<float> scratch_;    // an image of a block, padded
+  const PerThread<float> m_;          // of a panel
+  const PerThread<float> rows_;       // outputs of a row of tiles
+  const PerThread<float> completed_;  // what output_ takes
 };
 
 /// Rows of tiles of a block, an image's after the other's, to V.
@@ -198,15 +200,20 @@ Prefetch WinogradEngine::prefetch_of(int64_t block_index, int64_t panel,
   const int64_t rows = std::min(conv_.tile * block.rows, conv_.height - top);
   for (const float* base : read_or_written_)
     if (base)
-      prefetch.add(base + block.image * plan_.out_strides.n + top * plan_.out_strides.y + channel,
-                   n * kFloat, plan_.out_strides.x * kFloat,
-                   ((block.images - 1) * conv_.height + rows) * conv_.width);
+      prefetch.add(base, kFloat, plan_.out_strides, {channel, n},
+                   {block.image, block.images, top, rows});
   if (plan_.parts > 1 || block_index + 1 == plan_.grid.count()) return prefetch;
   const Block next = plan_.grid[block_index + 1];
   const int64_t begin = std::max<int64_t>(0, conv_.tile * next.row + conv_.y.lead);
   const int64_t end =
       std::min(conv_.y.source, conv_.tile * (next.row + next.rows) + conv_.y.lead + 2);
   if (begin >= end) return prefetch;
+  if (plan_.source_strides.c != 1) {
+    prefetch.add(source_, kFloat, plan_.source_strides,
+                 piece(conv_.source_channels, panels.size, panel - panels.begin),
+                 {next.image, next.images, begin, end - begin});
+    return prefetch;
+  }
   const Extent share = piece(((next.images - 1) * conv_.y.source + end - begin) * conv_.x.source,
                              panels.size, panel - panels.begin);
   prefetch.add(source_ + next.image * plan_.source_strides.n + begin * plan_.source_strides.y +
@@ -237,8 +244,8 @@ void WinogradEngine::store_panel(const Block& block, int64_t panel, PanelSums<fl
         output_.complete_sums(rows + (row * columns + x) * plan_.out_pitch, plan_.out_pitch,
                               std::min(PanelSums<float>::kRows, conv_.width - x), n, channel,
                               image * plan_.out_strides.n + (top + row) * plan_.out_strides.y +
-                                  x * plan_.out_strides.x + channel,
-                              nullptr, sums);
+                                  x * plan_.out_strides.x + channel * plan_.out_strides.c,
+                              completed_.get(), sums);
   }
 }
 

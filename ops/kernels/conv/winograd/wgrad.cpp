@@ -180,7 +180,8 @@ void WinogradWgrad::transform_x(const Cell& cell, const Block& block, float* v) 
                 .position_stride = pixel,
                 .channel_stride = 1,
                 .map = from_channel<float>(map_, cell.columns.begin)},
-               conv_.y, conv_.x, strip, x() + cell.columns.begin, scratch.as<float>());
+               conv_.y, conv_.x, strip, x() + cell.columns.begin * x_strides_.c,
+               scratch.as<float>());
     for (int64_t i = 0; i < strip.rows; i += 2, tile += conv_.tile_columns())
       for (int64_t panel = 0; panel < panels(cell); ++panel)
         kernel_.source({.from = scratch.as<float>() + i * row + panel * nr_,
@@ -205,7 +206,7 @@ void WinogradWgrad::transform_dy(const Cell& cell, const Block& block, float* d)
                 .channels = cell.rows.size,
                 .position_stride = pixel,
                 .channel_stride = 1},
-               dy_y_, dy_x_, strip, dy() + cell.rows.begin, scratch.as<float>());
+               dy_y_, dy_x_, strip, dy() + cell.rows.begin * dy_strides_.c, scratch.as<float>());
     for (int64_t i = 0; i < strip.rows; i += 2, tile += conv_.tile_columns())
       for (int64_t sliver = 0; sliver < slivers(cell); ++sliver)
         kernel_.output_gradient({.from = scratch.as<float>() + i * row + sliver * mr_,
@@ -223,10 +224,7 @@ Prefetch WinogradWgrad::prefetch_of(const Cell& cell, const Block& block) const 
   Prefetch prefetch;
   const auto add = [&](const float* base, const ImageStrides& strides, const Extent& channels,
                        int64_t begin, int64_t end) {
-    const int64_t items = (block.images - 1) * strides.n + (end - begin) * strides.y;
-    if (begin < end)
-      prefetch.add(base + block.image * strides.n + begin * strides.y + channels.begin,
-                   channels.size * kFloat, strides.x * kFloat, items / strides.x);
+    prefetch.add(base, kFloat, strides, channels, {block.image, block.images, begin, end - begin});
   };
   const int64_t begin = 2 * block.row, end = begin + 2 * block.rows;
   add(x(), x_strides_, cell.columns, std::max<int64_t>(begin - p_.pad_h, 0),

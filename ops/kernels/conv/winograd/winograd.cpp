@@ -17,7 +17,6 @@ const char* why_winograd_cannot(const ConvProblem& p, ConvPass pass, const GemmK
     return "filters are not 3×3 with stride, dilation and groups of 1";
   if (p.pad_h > 2 || p.pad_w > 2) return "padding is larger than 2";
   if (p.x_gap != 0 || p.y_gap != 0) return "rows have gaps between them";
-  if (p.format != MemoryFormat::channels_last) return "channels are not innermost";
   if (pass == ConvPass::wgrad && !gemm.run_outer) return "the micro-kernel has no outer products";
   // The most that a row of tiles takes is 512 bytes a pixel and channel; divided, since the product
   // may overflow.
