@@ -38,15 +38,16 @@ struct ConvProblem {
   auto operator<=>(const ConvProblem&) const = default;
 };
 
-/// Where element (n, c, y, x) of an image tensor lies: dense in either format, or in channels_last
-/// with a gap of some pixels after each row.
+/// Where element (n, c, y, x) of an image tensor lies: dense in either format, which are one for
+/// single pixels, or in channels_last with a gap of some pixels after each row.
 struct ImageStrides {
   int64_t n, c, y, x;  // in elements
 
   ImageStrides(MemoryFormat format, int64_t channels, int64_t height, int64_t width,
                int64_t gap = 0)
       : n(channels * height * (width + gap)) {
-    if (format == MemoryFormat::channels_last) c = 1, x = channels, y = (width + gap) * channels;
+    if (format == MemoryFormat::channels_last || height * width == 1)
+      c = 1, x = channels, y = (width + gap) * channels;
     else c = height * width, y = width, x = 1;
   }
 };

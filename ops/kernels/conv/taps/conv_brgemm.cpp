@@ -24,6 +24,7 @@ bool few_channels(const ConvProblem& p) {
 
 ConvProblem linearised(const ConvProblem& problem, bool by_pixel) {
   ConvProblem p = problem;
+  if (p.ih * p.iw == 1 && p.oh * p.ow == 1) p.format = MemoryFormat::channels_last;  // it is both
   const bool pointwise =
       p.kh == 1 && p.kw == 1 && p.stride_h == 1 && p.stride_w == 1 && p.pad_h == 0 && p.pad_w == 0;
   if (pointwise && p.format == MemoryFormat::channels_last) {

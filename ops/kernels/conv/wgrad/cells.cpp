@@ -10,16 +10,13 @@ Prefetch WgradOperands::prefetch_of(const Block& block, const Extent& of_x, cons
   Prefetch prefetch;
   const auto add = [&](const void* base, const ImageStrides& strides, const Extent& channels,
                        int64_t begin, int64_t end) {
-    const int64_t items = (block.images - 1) * strides.n + (end - begin) * strides.y;
-    const int64_t first = block.image * strides.n + begin * strides.y + channels.begin;
-    prefetch.add(static_cast<const std::byte*>(base) + first * item, channels.size * item,
-                 strides.x * item, items / strides.x);
+    prefetch.add(base, item, strides, channels, {block.image, block.images, begin, end - begin});
   };
   add(dy_, dy_strides_, of_dy, block.row, block.row + block.rows);
   const int64_t begin = std::max<int64_t>(block.row * p_.stride_h - p_.pad_h, 0);
   const int64_t end = std::min(p_.ih, (block.row + block.rows - 1) * p_.stride_h - p_.pad_h +
                                           (p_.kh - 1) * p_.dilation_h + 1);
-  if (begin < end) add(x_, x_strides_, of_x, begin, end);
+  add(x_, x_strides_, of_x, begin, end);
   return prefetch;
 }
 

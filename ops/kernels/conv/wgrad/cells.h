@@ -25,8 +25,7 @@ struct WgradOperands {
         x_strides_(p_.format, p_.ic, p_.ih, p_.iw),
         dy_strides_(p_.format, p_.oc, p_.oh, p_.ow),
         y_axis_(forward_axis(p_.ih, p_.oh, p_.kh, p_.stride_h, p_.pad_h, p_.dilation_h)) {}
-  /// What a block reads of some channels of x and of dy, where channels are innermost and items of
-  /// so many bytes.
+  /// What a block reads of some channels of x and of dy, of items of so many bytes.
   Prefetch prefetch_of(const Block& block, const Extent& of_x, const Extent& of_dy,
                        int64_t item) const;
   int64_t multiplications() const { return p_.n * p_.oh * p_.ow * icg_ * p_.oc * p_.kh * p_.kw; }

@@ -62,9 +62,10 @@ OuterWgrad<T, Operand>::OuterWgrad(const ConvChoice& choice) : WgradOperands(cho
   };
   const bool strided = p_.stride_h > 1 || p_.stride_w > 1;
   // A is packed from x where it lies unless rows of it would tear groups of kr columns.
-  x_copied_ = !linear_ || (x_is_a_ ? strided && p_.ow % gemm_.kr != 0
-                                   : strided || p_.maps || !readable(icg_, p_.ic));
-  dy_copied_ = x_is_a_ && !readable(ocg_, p_.oc);
+  x_copied_ =
+      !linear_ || x_strides_.c != 1 ||
+      (x_is_a_ ? strided && p_.ow % gemm_.kr != 0 : strided || p_.maps || !readable(icg_, p_.ic));
+  dy_copied_ = dy_strides_.c != 1 || (x_is_a_ && !readable(ocg_, p_.oc));
   choose_split();
   choose_blocks();
 }
@@ -122,11 +123,11 @@ void OuterWgrad<T, Operand>::sum_up(int64_t index, const Sums& sums) const {
   const int64_t a = terms_ * a_items(largest, cell.rows.size);
   const int64_t x =
       round_up(x_items(largest, x_channels(cell).size) * static_cast<int64_t>(x_axes_.size()), 64);
-  const int64_t b = terms_ * (x_is_a_ ? dy_items(largest, cell.columns.size) : x);
-  const Workspace operands((a + b) * kItem);
-  const Workspace source(x_is_a_ ? x * static_cast<int64_t>(sizeof(T)) : 0);
+  const int64_t dy = round_up(dy_items(largest, dy_channels(cell).size), 64);
+  const Workspace operands((a + terms_ * (x_is_a_ ? dy : x)) * kItem);
+  const Workspace source((x_is_a_ ? x : dy) * static_cast<int64_t>(sizeof(T)));
   const Memory memory{
-      .a = operands.as<Operand>(), .x = source.as<T>(), .b = operands.as<Operand>() + a};
+      .a = operands.as<Operand>(), .source = source.as<T>(), .b = operands.as<Operand>() + a};
   for (int64_t i = 0; i < cell.blocks.size; ++i) {
     const Block block = cells_.grid[cell.blocks.begin + i];
     const Source<Operand> packed = pack(cell, block, memory);

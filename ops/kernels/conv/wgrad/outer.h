@@ -22,10 +22,9 @@ class OuterWgrad : public WgradOperands {
   static constexpr int64_t kItem = sizeof(Operand);
   static constexpr bool kRounds = !std::is_same_v<T, Operand>;
 
-  static bool takes(const ConvProblem& problem, const GemmKernel& gemm) {
+  static bool takes(const GemmKernel& gemm) {
     return gemm.run_outer && packs_panels(panel_format(gemm)) &&
-           std::max(gemm.mr, gemm.narrow_mr) <= kPitch &&
-           problem.format == MemoryFormat::channels_last;
+           std::max(gemm.mr, gemm.narrow_mr) <= kPitch;
   }
   explicit OuterWgrad(const ConvChoice& choice);
   void run(Acc* dw) const { cells_.run(*this, multiplications(), sums_items(), 16, dw); }
@@ -47,10 +46,10 @@ class OuterWgrad : public WgradOperands {
     const Element* at;
     int64_t pixel, term = 0;
   };
-  /// Where a cell copies a block to: A, that of x which becomes A, and B.
+  /// Where a cell copies a block to: A, the operand that becomes A, and B.
   struct Memory {
     Operand* a;
-    T* x;
+    T* source;
     Operand* b;
   };
   /// Products of a row of taps: a run of `k` pixels each.
@@ -65,7 +64,8 @@ class OuterWgrad : public WgradOperands {
   void pack_x(const Cell& cell, const Block& block, Operand* a) const;
   template <class To>
   Source<To> copy_x(const Cell& cell, const Block& block, To* to) const;
-  Source<Operand> copy_dy(const Cell& cell, const Block& block, Operand* to) const;
+  template <class To>
+  Source<To> copy_dy(const Cell& cell, const Block& block, To* to) const;
   void pack_a(const Cell& cell, const Block& block, const Source<T>& source, Operand* a) const;
   void pack_columns(const Cell& cell, const Block& block, const Source<T>& source, int64_t count,
                     int64_t column, Operand* a, const ChannelMap& map = {}) const;
@@ -104,8 +104,9 @@ class OuterWgrad : public WgradOperands {
   }
   int64_t x_pixel(int64_t channels) const { return x_is_a_ ? channels : copy_pixel(channels); }
   int64_t dy_items(const Block& block, int64_t channels) const {
-    return dy_copied_ ? pixels(block) * copy_pixel(channels) : 0;
+    return dy_copied_ ? pixels(block) * dy_pixel(channels) : 0;
   }
+  int64_t dy_pixel(int64_t channels) const { return x_is_a_ ? copy_pixel(channels) : channels; }
   /// Columns of A that a block packs.
   int64_t a_columns(const Block& block) const {
     if (linear_) return round_up(pixels(block), gemm_.kr);

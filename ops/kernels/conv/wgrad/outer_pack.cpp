@@ -13,11 +13,10 @@ typename OuterWgrad<T, Operand>::template Source<Operand> OuterWgrad<T, Operand>
     const Cell& cell, const Block& block, const Memory& memory) const {
   const PartSpan part("pack");
   if (!x_is_a_) {
-    const T* from = dy() + block.image * dy_strides_.n + block.row * dy_strides_.y;
-    pack_a(cell, block, {from + dy_channels(cell).begin, dy_strides_.x}, memory.a);
+    pack_a(cell, block, copy_dy(cell, block, memory.source), memory.a);
     return copy_x(cell, block, memory.b);
   }
-  if (x_copied_) pack_a(cell, block, copy_x(cell, block, memory.x), memory.a);
+  if (x_copied_) pack_a(cell, block, copy_x(cell, block, memory.source), memory.a);
   else pack_x(cell, block, memory.a);
   return copy_dy(cell, block, memory.b);
 }
@@ -59,21 +58,30 @@ typename OuterWgrad<T, Operand>::template Source<To> OuterWgrad<T, Operand>::cop
                 .map = from_channel<Acc>(map_, first),
                 .bf16_terms = rounds ? bf16_terms_ : 0,
                 .term_stride = term},
-               y_axis_, x_axes_[s], block, x() + first, to + static_cast<int64_t>(s) * items);
+               y_axis_, x_axes_[s], block, x() + first * x_strides_.c,
+               to + static_cast<int64_t>(s) * items);
   return {to, pixel, term};
 }
 
+/// dy where it lies, or copied; as operands if that is asked for.
 template <class T, class Operand>
-typename OuterWgrad<T, Operand>::template Source<Operand> OuterWgrad<T, Operand>::copy_dy(
-    const Cell& cell, const Block& block, Operand* to) const {
+template <class To>
+typename OuterWgrad<T, Operand>::template Source<To> OuterWgrad<T, Operand>::copy_dy(
+    const Cell& cell, const Block& block, To* to) const {
   const auto [first, channels] = dy_channels(cell);
-  const T* from = dy() + block.image * dy_strides_.n + block.row * dy_strides_.y + first;
-  const int64_t pixel = copy_pixel(channels), items = dy_items(block, channels);
-  if constexpr (kRounds) {
-    round_matrix(from, dy_strides_.x, 1, to, pixel, pixels(block), channels, bf16_terms_, items);
-  } else {
-    if (!dy_copied_) return {from, dy_strides_.x};
-    copy_matrix(sizeof(T), from, dy_strides_.x, 1, to, pixel, pixels(block), channels);
+  const ImageStrides& s = dy_strides_;
+  const T* from = dy() + block.image * s.n + block.row * s.y + first * s.c;
+  constexpr bool rounds = !std::is_same_v<T, To>;
+  if constexpr (!rounds)
+    if (!dy_copied_) return {from, s.x};
+  const int64_t pixel = dy_pixel(channels), items = dy_items(block, channels);
+  const int64_t images = s.c == 1 ? 1 : block.images;  // that do not follow each other
+  const int64_t count = pixels(block) / images;
+  for (int64_t n = 0; n < images; ++n, from += s.n) {
+    To* const of_image = to + n * count * pixel;
+    if constexpr (rounds)
+      round_matrix(from, s.x, s.c, of_image, pixel, count, channels, bf16_terms_, items);
+    else copy_matrix(sizeof(T), from, s.x, s.c, of_image, pixel, count, channels);
   }
   return {to, pixel, items};
 }

@@ -17,7 +17,7 @@
 // Without taps A may be dy and B x: the side of fewer channels, since to transpose costs more than
 // to interleave.
 //
-// Kernels that run on outer products have a faster way where channels are innermost: outer.cpp.
+// Kernels that run on outer products have a faster way: outer.cpp.
 #include "quern/ops/kernels/conv/wgrad/transposed.h"
 
 #include <algorithm>
@@ -322,9 +322,8 @@ std::unique_ptr<const ConvPlan> plan_wgrad(const ConvChoice& choice) {
               [&]<class T, class Operand>(std::type_identity<T>, std::type_identity<Operand>) {
                 using Outer = OuterWgrad<T, Operand>;
                 using Transposed = TransposedWgrad<T, Operand>;
-                plan = Outer::takes(choice.problem, *choice.gemm)
-                           ? make_conv_plan<WgradPlan<Outer>>(choice)
-                           : make_conv_plan<WgradPlan<Transposed>>(choice);
+                plan = Outer::takes(*choice.gemm) ? make_conv_plan<WgradPlan<Outer>>(choice)
+                                                  : make_conv_plan<WgradPlan<Transposed>>(choice);
               });
   return plan;
 }
