@@ -24,9 +24,9 @@
 //    each tile is completed while the next is multiplied (gemm/strip.h).
 // 5. Backward, the closure that conv2d recorded asks for dgrad, the gradient of x: steps 1 to 4
 //    with dy as the source and other taps, one set for each remainder of a pixel modulo the stride;
-//    and for wgrad, the gradient of the weight (wgrad/outer.cpp where channels are innermost, else
-//    wgrad/transposed.cpp; winograd/wgrad.cpp): the same micro-kernel summing over pixels instead
-//    of channels.
+//    and for wgrad, the gradient of the weight (wgrad/outer.cpp where the micro-kernel runs on
+//    outer products, else wgrad/transposed.cpp; winograd/wgrad.cpp): the same micro-kernel summing
+//    over pixels instead of channels.
 //
 // Around them: kernels/work.h cuts work into cells by shape alone; kernels/pack has the vector
 // loops under every copy; conv_bias_grad.cpp sums dy.

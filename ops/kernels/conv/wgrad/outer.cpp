@@ -1,5 +1,5 @@
-// The gradient of the weight where channels are innermost and the kernel runs on outer products
-// (gemm_kernel.h): dw[o][c][tap] = Σ over pixels of dy[pixel][o] · x[pixel under tap][c].
+// The gradient of the weight where the kernel runs on outer products (gemm_kernel.h):
+// dw[o][c][tap] = Σ over pixels of dy[pixel][o] · x[pixel under tap][c].
 //
 //   for each cell (group, range of blocks of pixels, of rows of A, of columns of B), in parallel
 //     for each block of pixels
@@ -8,7 +8,8 @@
 //       for each tap, for each tile: C[mr × nr] += Σ runs of pixels A[mr × run] · B[run × nr]
 //   dw = the cells' C, summed over the ranges of pixels in their order
 //
-// B costs nothing to pack, A is the smaller and serves more tiles. If taps differ, A is dy, and B a
+// B costs nothing to pack where channels are innermost, else it is transposed; A is the smaller and
+// serves more tiles. If taps differ, A is dy, and B a
 // zero-padded copy of x in which a tap is an offset; a run is a row of outputs, and rows of taps
 // that fall on the padding are left out, as are the ends of long rows. With few input channels (the
 // stem) A is x, and the columns of taps are rows of A.
@@ -61,11 +62,15 @@ OuterWgrad<T, Operand>::OuterWgrad(const ConvChoice& choice) : WgradOperands(cho
     return !kRounds && channels % gemm_.nr == 0 && !collides(pixel);
   };
   const bool strided = p_.stride_h > 1 || p_.stride_w > 1;
-  // A is packed from x where it lies unless rows of it would tear groups of kr columns.
+  // A is packed from where it lies unless rows or images of it would tear groups of kr columns, or
+  // channels are not innermost and there is more to do than to transpose.
+  const bool tears = linear_ && p_.oh * p_.ow % gemm_.kr != 0;
+  const bool x_apart = x_strides_.c != 1, dy_apart = dy_strides_.c != 1;
   x_copied_ =
-      !linear_ || x_strides_.c != 1 ||
-      (x_is_a_ ? strided && p_.ow % gemm_.kr != 0 : strided || p_.maps || !readable(icg_, p_.ic));
-  dy_copied_ = dy_strides_.c != 1 || (x_is_a_ && !readable(ocg_, p_.oc));
+      !linear_ || (x_is_a_ ? (strided && p_.ow % gemm_.kr != 0) ||
+                                 (x_apart && (kRounds || p_.maps || tears || p_.stride_w > 1))
+                           : strided || p_.maps || x_apart || !readable(icg_, p_.ic));
+  dy_copied_ = x_is_a_ ? dy_apart || !readable(ocg_, p_.oc) : dy_apart && (kRounds || tears);
   choose_split();
   choose_blocks();
 }

@@ -45,6 +45,7 @@ class OuterWgrad : public WgradOperands {
   struct Source {
     const Element* at;
     int64_t pixel, term = 0;
+    int64_t channel = 1, image = 0;  // 0: images follow each other
   };
   /// Where a cell copies a block to: A, the operand that becomes A, and B.
   struct Memory {

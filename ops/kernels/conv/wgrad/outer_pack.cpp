@@ -31,9 +31,10 @@ void OuterWgrad<T, Operand>::pack_x(const Cell& cell, const Block& block, Operan
   for (int64_t n = 0; n < block.images; ++n)
     for (int64_t row = 0; row < block.rows; row += rows)
       pack_columns(cell, block,
-                   {x() + (block.image + n) * x_strides_.n +
-                        (block.row + row) * p_.stride_h * x_strides_.y + first,
-                    p_.stride_w * x_strides_.x},
+                   {.at = x() + (block.image + n) * x_strides_.n +
+                          (block.row + row) * p_.stride_h * x_strides_.y + first * x_strides_.c,
+                    .pixel = p_.stride_w * x_strides_.x,
+                    .channel = x_strides_.c},
                    rows * p_.ow, (n * block.rows + row) * p_.ow, a, map);
 }
 
@@ -73,7 +74,7 @@ typename OuterWgrad<T, Operand>::template Source<To> OuterWgrad<T, Operand>::cop
   const T* from = dy() + block.image * s.n + block.row * s.y + first * s.c;
   constexpr bool rounds = !std::is_same_v<T, To>;
   if constexpr (!rounds)
-    if (!dy_copied_) return {from, s.x};
+    if (!dy_copied_) return {from, s.x, 0, s.c, s.c == 1 ? 0 : s.n};
   const int64_t pixel = dy_pixel(channels), items = dy_items(block, channels);
   const int64_t images = s.c == 1 ? 1 : block.images;  // that do not follow each other
   const int64_t count = pixels(block) / images;
@@ -91,15 +92,20 @@ typename OuterWgrad<T, Operand>::template Source<To> OuterWgrad<T, Operand>::cop
 template <class T, class Operand>
 void OuterWgrad<T, Operand>::pack_a(const Cell& cell, const Block& block, const Source<T>& source,
                                     Operand* a) const {
-  const auto pack = [&](int64_t pixel, int64_t count, int64_t column) {
-    pack_columns(cell, block, {source.at + pixel * source.pixel, source.pixel}, count, column, a);
+  const int64_t image = block.rows * p_.ow;  // its pixels
+  const auto pack = [&](int64_t n, int64_t pixel, int64_t count, int64_t column) {
+    Source<T> from = source;
+    from.at += n * (source.image != 0 ? source.image : image * source.pixel) + pixel * source.pixel;
+    pack_columns(cell, block, from, count, column, a);
   };
-  if (linear_) return pack(0, pixels(block), 0);
-  if (by_image_) {
+  if (linear_ && source.image == 0) {
+    pack(0, 0, pixels(block), 0);
+  } else if (linear_ || by_image_) {
     for (int64_t n = 0; n < block.images; ++n)
-      pack(n * block.rows * p_.ow, block.rows * p_.ow, n * image_columns(block));
+      pack(n, 0, image, n * (linear_ ? image : image_columns(block)));
   } else if (!x_is_a_) {
-    for (int64_t i = 0; i < block.images * block.rows; ++i) pack(i * p_.ow, p_.ow, i * width_);
+    for (int64_t i = 0; i < block.images * block.rows; ++i)
+      pack(i / block.rows, i % block.rows * p_.ow, p_.ow, i * width_);
   } else {  // one plane of x, all taps of a row side by side
     const Scratch layout = scratch(block);
     for (int64_t i = 0; i < block.images * layout.planes_y * layout.height; ++i)
@@ -115,13 +121,24 @@ template <class T, class Operand>
 void OuterWgrad<T, Operand>::pack_columns(const Cell& cell, const Block& block,
                                           const Source<T>& source, int64_t count, int64_t column,
                                           Operand* a, const ChannelMap& map) const {
+  const int64_t rows = even_piece(cell.rows.size, mr()), sliver = a_columns(block) * kPitch;
+  if (source.channel != 1) {  // transposed; the last of an odd number of columns is half a group
+    const PanelFormat format{.dtype = gemm_.a, .nr = kPitch, .kr = gemm_.kr};
+    for (int64_t row = 0; row < cell.rows.size; row += rows, a += sliver) {
+      const int64_t end = column + count, group = end / gemm_.kr * gemm_.kr;
+      if (group != end) std::fill_n(a + group * kPitch, gemm_.kr * kPitch, Operand{});
+      pack_panel_rows(format, source.at + row * source.channel, source.pixel, source.channel, count,
+                      std::min(rows, cell.rows.size - row), column, a);
+    }
+    return;
+  }
   const PanelCopy copy{.src = source.at,
                        .src_stride = source.pixel,
                        .rows = count,
                        .cols = cell.rows.size,
                        .dst = a + column * kPitch,
-                       .panel_stride = a_columns(block) * kPitch,
-                       .width = even_piece(cell.rows.size, mr()),
+                       .panel_stride = sliver,
+                       .width = rows,
                        .pitch = kPitch,
                        .map = map,
                        .terms = static_cast<int>(terms_),

@@ -4,8 +4,8 @@
 
 namespace quern::kernels {
 
-/// Runs on outer products where channels are innermost and the micro-kernel offers them
-/// (outer.cpp), else with operands transposed (transposed.cpp).
+/// Runs on outer products where the micro-kernel offers them (outer.cpp), else with operands
+/// transposed (transposed.cpp).
 std::unique_ptr<const ConvPlan> plan_wgrad(const ConvChoice& choice);
 
 /// A plan of an engine that decides all when it is made for a choice, and runs as a copy that has
