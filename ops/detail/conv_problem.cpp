@@ -88,9 +88,9 @@ ConvChoice choose(const ConvProblem& problem, ConvPass pass, const Multiplier& m
   if (m.bf16_terms != 0) {
     const ConvChoice ieee = choose_conv(problem, pass);
     // Winograd's F(4×4, 3×3) has to save multiplications by a factor well above bf16's speed, since
-    // its transforms take time, too.
+    // its transforms take time, too; so do the sums of taps in kn2row.
     if (ieee.saving() > 1.75 * m.speed || padding_costs_more(problem)) return ieee;
-    // dy is packed item by item there, which takes longer than a bf16 of twice the speed saves.
+    // To transpose both operands takes so long there that a bf16 of twice the speed saves nothing.
     if (pass == ConvPass::wgrad && problem.format == MemoryFormat::contiguous && m.speed <= 2)
       return ieee;
   }

@@ -64,7 +64,7 @@ struct ConvKernel {
   const char* (*why_not)(const ConvProblem&, ConvPass, const GemmKernel&);
   /// Decides the rest, for a choice of this kernel.
   std::unique_ptr<const ConvPlan> (*plan)(const ConvChoice&);
-  /// How many times the multiplications of this pass the definition has; null: as many.
+  /// How many times the multiplications of this pass conv_brgemm has; null: as many.
   double (*saving)(const ConvProblem&, ConvPass) = nullptr;
   bool takes_gaps = false;       // x_gap and y_gap
   bool on_micro_kernels = true;  // else it uses none

@@ -262,8 +262,13 @@ const char* why_not(const ConvProblem& p, ConvPass pass, const GemmKernel& gemm)
   return nullptr;
 }
 
+/// Of the columns of half a panel of AVX-512, conv_brgemm multiplies the empty ones, too.
+double saving(const ConvProblem& p, ConvPass pass) {
+  return 16.0 / static_cast<double>(Kn2rowConv(p, pass).output_channels);
+}
+
 constexpr ConvKernel kRecords[] = {
-    {.name = "kn2row", .why_not = why_not, .plan = make_conv_plan<Kn2rowPlan>},
+    {.name = "kn2row", .why_not = why_not, .plan = make_conv_plan<Kn2rowPlan>, .saving = saving},
 };
 
 std::vector<Kn2rowPlan::TapOfX> taps_by_plane(const Axis& x) {
