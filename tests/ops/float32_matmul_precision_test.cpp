@@ -45,7 +45,7 @@ const Conv kConvs[] = {
     {{2, 17, 13, 12}, {19, 17, 3, 5}, {2, 1}, {1, 2}},
     {{2, 16, 12, 13}, {9, 16, 3, 2}, 1, 2, 2},
     {{1, 36, 9, 8}, {34, 18, 3, 3}, 2, 1, 1, 2},
-    {{2, 3, 19, 23}, {20, 3, 7, 7}, 2, 3},
+    {{2, 4, 19, 23}, {20, 4, 7, 7}, 2, 3},
     {{1, 65, 8, 8}, {30, 65, 1, 1}, 2},
 };
 
@@ -128,6 +128,12 @@ TEST_CASE("float32 precision: convolutions for which IEEE f32 is as fast") {
     contiguous.format = MemoryFormat::contiguous;
     CHECK(name("medium", 2, contiguous, pass)
               .starts_with(pass == wgrad ? "brgemm:gemm_f32_" : "brgemm_bf16:"));
+    // few outputs
+    kernels::ConvProblem few = problem(64, 28, 3, 1);
+    (pass == dgrad ? few.ic : few.oc) = 3;
+    CHECK(name("medium", 2, few, pass)
+              .starts_with(pass == wgrad ? "brgemm_bf16:" : "kn2row:gemm_f32_"));
+    CHECK(name("medium", 8, few, pass).starts_with("brgemm_bf16:"));
     // few channels a group
     CHECK(name("medium", 8, problem(60, 28, 3, 5), pass).starts_with("brgemm:gemm_f32_"));
     CHECK(name("medium", 8, problem(64, 28, 3, 32), pass) == "depthwise");
