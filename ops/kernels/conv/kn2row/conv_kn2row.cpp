@@ -46,7 +46,7 @@ class Kn2rowEngine {
         map_(map),
         output_(epilogue, gemm_, plan.out_strides, plan.out_strides.x, conv_.output_channels,
                 plan.grid.count(), static_cast<T*>(output)),
-        scratch_(plan.most_source_rows() * plan.row_items(), plan.most_rows() * plan.z_items(),
+        scratch_(plan.most_source_rows * plan.row_items(), plan.most_rows() * plan.z_items(),
                  conv_.output_channels * conv_.x.output, kPixels * conv_.output_channels,
                  map.scale ? conv_.source_channels * conv_.x.source : 0,
                  output_.scratch_items(kPixels), 2 * conv_.y.kernel) {}
@@ -86,6 +86,7 @@ class Kn2rowEngine {
   const T *source_, *packed_;
   const ChannelMap map_;
   const TileOutput<T> output_;
+
   T* panels() const { return std::get<0>(scratch_.get()); }     // of the source's rows
   Acc* z() const { return std::get<1>(scratch_.get()); }        // of the rows of outputs
   Acc* row() const { return std::get<2>(scratch_.get()); }      // of outputs, [channel][pixel]
@@ -161,16 +162,11 @@ template <class T>
 Prefetch Kn2rowEngine<T>::next_source(int64_t block_index) const {
   Prefetch prefetch;
   if (block_index + 1 == plan_.grid.count()) return prefetch;
-  constexpr int64_t item = sizeof(T);
   const Block block = plan_.grid[block_index], next = plan_.grid[block_index + 1];
   Axis::Range rows = conv_.source_rows(next);
   if (next.image == block.image) rows.begin = std::max(rows.begin, conv_.source_rows(block).end);
-  if (rows.begin >= rows.end) return prefetch;
-  const ImageStrides& strides = plan_.source_strides;
-  const int64_t pixels = (rows.end - rows.begin) * conv_.x.source;
-  const T* first = source_ + next.image * strides.n + rows.begin * strides.y;
-  if (strides.c == 1) prefetch.add(first, strides.x * item, strides.x * item, pixels);
-  else prefetch.add(first, pixels * item, strides.c * item, conv_.source_channels);
+  prefetch.add(source_, sizeof(T), plan_.source_strides, {0, conv_.source_channels},
+               {next.image, 1, rows.begin, rows.end - rows.begin});
   return prefetch;
 }
 
@@ -279,6 +275,7 @@ const char* why_kn2row_cannot(const ConvProblem& p, ConvPass pass, const GemmKer
   if (pass == ConvPass::wgrad) return "only forward and dgrad have few outputs";
   if (p.groups != 1) return "channels are in groups";
   if (gemm.a != p.dtype) return "operands are rounded where they are packed";
+  if (p.x_gap != 0 || p.y_gap != 0) return "rows have gaps between them";
   const Kn2rowConv conv(p, pass);
   if (conv.output_channels > gemm.nr) return "output channels do not fit a panel";
   // Divided, since the product may overflow.

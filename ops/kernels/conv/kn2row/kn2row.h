@@ -42,6 +42,7 @@ class Kn2rowPlan final : public ConvPlan {
   const int64_t panels;            // of a plane of a row
   const int64_t z_pitch;
   const BlockGrid grid;
+  const int64_t most_source_rows;  // of a block
 
   /// Of `taps`, those of planes before this one.
   int64_t taps_before(int64_t plane) const;
@@ -52,7 +53,6 @@ class Kn2rowPlan final : public ConvPlan {
   int64_t row_items() const;
   /// Of a block.
   int64_t most_rows() const { return grid.block_rows * conv.y.phases(); }
-  int64_t most_source_rows() const;
 
  private:
   void compute(const void* source, const void* packed, void* output, const Epilogue& epilogue,

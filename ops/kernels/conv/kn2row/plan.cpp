@@ -37,6 +37,15 @@ BlockGrid cut(const Kn2rowPlan& plan) {
   return grid;
 }
 
+int64_t most_rows_read(const Kn2rowConv& conv, const BlockGrid& grid) {
+  int64_t most = 0;
+  for (int64_t i = 0; i < grid.row_blocks(); ++i) {
+    const Axis::Range rows = conv.source_rows(grid[i]);
+    most = std::max(most, rows.end - rows.begin);
+  }
+  return most;
+}
+
 }  // namespace
 
 Kn2rowConv::Kn2rowConv(const ConvProblem& p, ConvPass pass)
@@ -70,7 +79,8 @@ Kn2rowPlan::Kn2rowPlan(const ConvChoice& choice)
       taps(taps_by_plane(conv.x)),
       panels(panel_count(*gemm, conv.positions())),
       z_pitch(panels * gemm->nr),
-      grid(cut(*this)) {}
+      grid(cut(*this)),
+      most_source_rows(most_rows_read(conv, grid)) {}
 
 int64_t Kn2rowPlan::taps_before(int64_t plane) const {
   return std::ranges::partition_point(taps, [=](const TapOfX& t) { return t.tap.plane < plane; }) -
@@ -79,15 +89,6 @@ int64_t Kn2rowPlan::taps_before(int64_t plane) const {
 
 int64_t Kn2rowPlan::row_items() const {
   return conv.x.planes * panels * panel_elements(*gemm, conv.source_channels);
-}
-
-int64_t Kn2rowPlan::most_source_rows() const {
-  int64_t most = 0;
-  for (int64_t i = 0; i < grid.row_blocks(); ++i) {
-    const Axis::Range rows = conv.source_rows(grid[i]);
-    most = std::max(most, rows.end - rows.begin);
-  }
-  return most;
 }
 
 int64_t Kn2rowPlan::packed_bytes() const {
