@@ -113,7 +113,12 @@ void transpose(const Side& dst, const Side& src, Loops loops, int axis) {
   const int64_t height = std::min(rows.size, kGrain / kTile);  // rows a cell
   const int64_t width = round_up(kGrain / height, kTile);      // columns a cell
   const int64_t down = ceil_div(rows.size, height), across = ceil_div(columns.size, width);
-  const int64_t size = itemsize(dst.dtype);
+  const int64_t size = itemsize(dst.dtype), src_size = itemsize(src.dtype);
+  // The rows of a tile are more streams than hardware prefetchers follow: beyond L2, each fetches
+  // what the tile beside it reads, or the one below where a cell has not all rows.
+  constexpr int64_t kFar = int64_t{1} << 20;
+  const bool far = loops.elements() * rows.size * columns.size * src_size > kFar;
+  const int64_t ahead = kTile * src_size * (down == 1 ? 1 : rows.src);
   parallel_for(loops.elements() * across * down, [&](int64_t cell) {
     const Place at = loops.place(cell / (across * down));
     const int64_t c_begin = cell / down % across * width, r_begin = cell % down * height;
@@ -123,9 +128,12 @@ void transpose(const Side& dst, const Side& src, Loops loops, int axis) {
     for (int64_t c = c_begin; c < c_end; c += kTile) {
       for (int64_t r = r_begin; r < r_end; r += kTile) {
         const int64_t m = std::min(kTile, r_end - r), n = std::min(kTile, c_end - c);
-        for (int64_t i = 0; i < m; ++i)
-          detail::convert_run(tile + i * kTile * size, dst.dtype,
-                              src.at(at.src + (r + i) * rows.src + c), src.dtype, n);
+        for (int64_t i = 0; i < m; ++i) {
+          const std::byte* row = src.at(at.src + (r + i) * rows.src + c);
+          detail::convert_run(tile + i * kTile * size, dst.dtype, row, src.dtype, n);
+          for (int64_t line = 0; far && line < kTile * src_size; line += 64)
+            __builtin_prefetch(row + ahead + line);
+        }
         detail::transpose_tile(dst.at(at.dst + c * columns.dst + r), columns.dst, tile, kTile, m, n,
                                size);
       }
