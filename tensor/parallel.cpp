@@ -57,9 +57,9 @@ void parallel_for(int64_t cells, int64_t pieces,
     if (span.on()) span.record(SpanKind::kernel, start, SharedSpan::now());
     return;
   }
+  // All threads begin, cells or not: GCC's OpenMP ends those that a smaller team does without, and
+  // the next op would make them again.
   Job job(cells, pieces, static_cast<int>(std::min<int64_t>(cells, threads)), body);
-// All of them, cells or not: GCC's OpenMP ends the threads that a smaller team does without, and
-// the next op would make them again.
 #pragma omp parallel num_threads(threads)
   job.run(omp_get_thread_num());
   job.rethrow();

@@ -178,7 +178,7 @@ class Engine:
 
     def time(self, seconds):
         """A call's seconds, the mean of a turn. It begins when the threads of the engine before are asleep and its own
-        are awake: else those, which GCC's OpenMP has spin 300,000 times, some 14 ms on a Xeon, take part of the CPU."""
+        are awake: else those, which OpenMP has spin for some milliseconds, take part of the CPU."""
         time.sleep(0.03)
         self.ask(seconds=seconds / 8)
         return self.ask(seconds=seconds)

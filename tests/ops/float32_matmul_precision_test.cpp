@@ -134,6 +134,8 @@ TEST_CASE("float32 precision: convolutions for which IEEE f32 is as fast") {
     CHECK(name("medium", 2, few, pass)
               .starts_with(pass == wgrad ? "brgemm_bf16:" : "kn2row:gemm_f32_"));
     CHECK(name("medium", 8, few, pass).starts_with("brgemm_bf16:"));
+    CHECK(name("high", 8, few, pass)
+              .starts_with(pass == wgrad ? "brgemm_bf16x3:" : "kn2row:gemm_f32_"));
     // few channels a group
     CHECK(name("medium", 8, problem(60, 28, 3, 5), pass).starts_with("brgemm:gemm_f32_"));
     CHECK(name("medium", 8, problem(64, 28, 3, 32), pass) == "depthwise");

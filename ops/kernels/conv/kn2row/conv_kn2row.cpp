@@ -17,6 +17,7 @@
 #include "quern/ops/kernels/conv/kn2row/kn2row.h"
 
 #include <algorithm>
+#include <tuple>
 
 #include "quern/ops/kernels/blocking.h"
 #include "quern/ops/kernels/conv/epilogue/epilogue.h"
@@ -73,12 +74,23 @@ class Kn2rowEngine {
     }
   }
 
+  /// What a cell works with.
+  struct Memory {
+    T* panels;              // of the source's rows
+    Acc* z;                 // of the rows of outputs
+    Acc* row;               // of outputs, [channel][pixel]
+    Acc* tile;              // of it, [pixel][channel]
+    T* mapped;              // a row of the source
+    T* completed;           // what output_ takes
+    const void** products;  // their A, then their B
+  };
+
   void compute(int64_t block_index) const;
-  void pack_row(const T* row, T* panels) const;
+  void pack_row(const T* row, const Memory& memory, T* panels) const;
   Prefetch next_source(int64_t block_index) const;
-  void multiply(int64_t block_index, const Axis::Range& rows) const;
-  void sum_taps(const Acc* z) const;
-  void store_row(int64_t offset, PanelSums<Acc>& totals) const;
+  void multiply(int64_t block_index, const Axis::Range& rows, const Memory& memory) const;
+  void sum_taps(const Acc* z, Acc* row) const;
+  void store_row(int64_t offset, const Memory& memory, PanelSums<Acc>& totals) const;
 
   const Kn2rowPlan& plan_;
   const Kn2rowConv& conv_;
@@ -86,14 +98,6 @@ class Kn2rowEngine {
   const T *source_, *packed_;
   const ChannelMap map_;
   const TileOutput<T> output_;
-
-  T* panels() const { return std::get<0>(scratch_.get()); }     // of the source's rows
-  Acc* z() const { return std::get<1>(scratch_.get()); }        // of the rows of outputs
-  Acc* row() const { return std::get<2>(scratch_.get()); }      // of outputs, [channel][pixel]
-  Acc* tile() const { return std::get<3>(scratch_.get()); }     // of it, [pixel][channel]
-  T* mapped() const { return std::get<4>(scratch_.get()); }     // a row of the source
-  T* completed() const { return std::get<5>(scratch_.get()); }  // what output_ takes
-  const void** products() const { return std::get<6>(scratch_.get()); }  // their A, then their B
   const PerThread<T, Acc, Acc, Acc, T, T, const void*> scratch_;
 };
 
@@ -101,30 +105,32 @@ template <class T>
 void Kn2rowEngine<T>::compute(int64_t block_index) const {
   const Block block = plan_.grid[block_index];
   const Axis::Range rows = conv_.source_rows(block);
+  const auto memory = std::make_from_tuple<Memory>(scratch_.get());
   {
     const PartSpan part("pack");
     for (int64_t row = rows.begin; row < rows.end; ++row)
       pack_row(source_ + block.image * plan_.source_strides.n + row * plan_.source_strides.y,
-               panels() + (row - rows.begin) * plan_.row_items());
+               memory, memory.panels + (row - rows.begin) * plan_.row_items());
   }
-  multiply(block_index, rows);
+  multiply(block_index, rows, memory);
   PanelSums<Acc> totals = output_.sums(block_index, 0, conv_.output_channels);
-  const Acc* z = this->z();
+  const Acc* z = memory.z;
   each_row(block, [&](const Phase& phase, int64_t i) {
     const Axis::Range live = conv_.y.live_taps(phase, i);
-    if (live.begin == live.end) std::fill_n(row(), conv_.output_channels * conv_.x.output, Acc{});
-    else sum_taps(z);
+    if (live.begin == live.end)
+      std::fill_n(memory.row, conv_.output_channels * conv_.x.output, Acc{});
+    else sum_taps(z, memory.row);
     z += plan_.z_items();
     store_row(block.image * plan_.out_strides.n +
                   (phase.start + i * conv_.y.output_step) * plan_.out_strides.y,
-              totals);
+              memory, totals);
   });
   totals.flush();
 }
 
 /// A row of the source, mapped, a plane of its pixels after the other, to panels.
 template <class T>
-void Kn2rowEngine<T>::pack_row(const T* row, T* panels) const {
+void Kn2rowEngine<T>::pack_row(const T* row, const Memory& memory, T* panels) const {
   const Axis& x = conv_.x;
   const int64_t nr = gemm_.nr, channels = conv_.source_channels;
   ImageStrides strides = plan_.source_strides;
@@ -132,13 +138,13 @@ void Kn2rowEngine<T>::pack_row(const T* row, T* panels) const {
     const bool innermost = strides.c == 1;
     map_matrix<T>({.src = row,
                    .src_stride = innermost ? channels : strides.c,
-                   .dst = mapped(),
+                   .dst = memory.mapped,
                    .dst_stride = innermost ? channels : x.source,
                    .rows = innermost ? x.source : channels,
                    .cols = innermost ? channels : x.source,
                    .map = map_,
                    .rows_are_channels = !innermost});
-    row = mapped();
+    row = memory.mapped;
     strides = {plan_.problem.format, channels, 1, x.source};
   }
   const int64_t items = panel_elements(gemm_, channels);
@@ -171,19 +177,20 @@ Prefetch Kn2rowEngine<T>::next_source(int64_t block_index) const {
 }
 
 template <class T>
-void Kn2rowEngine<T>::multiply(int64_t block_index, const Axis::Range& rows) const {
+void Kn2rowEngine<T>::multiply(int64_t block_index, const Axis::Range& rows,
+                               const Memory& memory) const {
   const KernelUse use(gemm_);
   const Block block = plan_.grid[block_index];
   Prefetch prefetch = next_source(block_index);
   const int64_t items = panel_elements(gemm_, conv_.source_channels);
   const int64_t k = padded_k(gemm_, conv_.source_channels), channels = conv_.output_channels;
-  const void **a = products(), **b = a + conv_.y.kernel;
+  const void **a = memory.products, **b = a + conv_.y.kernel;
   for (int64_t plane = 0; plane < conv_.x.planes; ++plane) {
     const int64_t first = plan_.taps_before(plane) * channels;
     const int64_t m = plan_.taps_before(plane + 1) * channels - first;
     const int64_t step = even_piece(m, gemm_.mr);
     for (int64_t panel = 0; panel < plan_.panels; ++panel) {
-      Acc* to = z() + first * plan_.z_pitch + panel * gemm_.nr;
+      Acc* to = memory.z + first * plan_.z_pitch + panel * gemm_.nr;
       each_row(block, [&](const Phase& phase, int64_t i) {
         const Axis::Range live = conv_.y.live_taps(phase, i);
         for (int64_t j = 0; j < m && live.begin < live.end; j += step) {
@@ -192,7 +199,7 @@ void Kn2rowEngine<T>::multiply(int64_t block_index, const Axis::Range& rows) con
             const int64_t row = i * conv_.y.stride() + tap.offset - rows.begin;
             a[t - live.begin] = packed_ + (tap.kernel * plan_.z_rows() + first + j) * k;
             b[t - live.begin] =
-                panels() + row * plan_.row_items() + (plane * plan_.panels + panel) * items;
+                memory.panels + row * plan_.row_items() + (plane * plan_.panels + panel) * items;
           }
           const int64_t batch = live.end - live.begin;
           const Prefetch::Lines lines = prefetch.next(batch * k / (2 * gemm_.kr), b[0]);
@@ -217,14 +224,14 @@ void Kn2rowEngine<T>::multiply(int64_t block_index, const Axis::Range& rows) con
 
 /// A row of outputs from its Z.
 template <class T>
-void Kn2rowEngine<T>::sum_taps(const Acc* z) const {
+void Kn2rowEngine<T>::sum_taps(const Acc* z, Acc* row) const {
   const int64_t channels = conv_.output_channels, width = conv_.x.output;
-  std::fill_n(row(), channels * width, Acc{});
+  std::fill_n(row, channels * width, Acc{});
   for (const Kn2rowPlan::TapOfX& t : plan_.taps) {
     const int64_t n = t.phase.count, step = conv_.x.output_step;
     for (int64_t channel = 0; channel < channels; ++channel, z += plan_.z_pitch) {
       const Acc* from = z + t.tap.shift;
-      Acc* to = row() + channel * width + t.phase.start;
+      Acc* to = row + channel * width + t.phase.start;
       if (step == 1)
         for (int64_t i = 0; i < n; ++i) to[i] += from[i];
       else
@@ -235,13 +242,14 @@ void Kn2rowEngine<T>::sum_taps(const Acc* z) const {
 
 /// The row to where its outputs begin.
 template <class T>
-void Kn2rowEngine<T>::store_row(int64_t offset, PanelSums<Acc>& totals) const {
+void Kn2rowEngine<T>::store_row(int64_t offset, const Memory& memory,
+                                PanelSums<Acc>& totals) const {
   const int64_t channels = conv_.output_channels, width = conv_.x.output;
   for (int64_t i = 0; i < width; i += kPixels) {
     const int64_t m = std::min(kPixels, width - i);
-    copy_matrix(sizeof(Acc), row() + i, 1, width, tile(), channels, m, channels);
-    output_.complete_sums(tile(), channels, m, channels, 0, offset + i * plan_.out_strides.x,
-                          completed(), totals);
+    copy_matrix(sizeof(Acc), memory.row + i, 1, width, memory.tile, channels, m, channels);
+    output_.complete_sums(memory.tile, channels, m, channels, 0, offset + i * plan_.out_strides.x,
+                          memory.completed, totals);
   }
 }
 

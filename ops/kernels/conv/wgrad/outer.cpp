@@ -9,10 +9,10 @@
 //   dw = the cells' C, summed over the ranges of pixels in their order
 //
 // B costs nothing to pack where channels are innermost, else it is transposed; A is the smaller and
-// serves more tiles. If taps differ, A is dy, and B a
-// zero-padded copy of x in which a tap is an offset; a run is a row of outputs, and rows of taps
-// that fall on the padding are left out, as are the ends of long rows. With few input channels (the
-// stem) A is x, and the columns of taps are rows of A.
+// serves more tiles. If taps differ, A is dy, and B a zero-padded copy of x in which a tap is an
+// offset; a run is a row of outputs, and rows of taps that fall on the padding are left out, as are
+// the ends of long rows. With few input channels (the stem) A is x, and the columns of taps are
+// rows of A.
 #include "quern/ops/kernels/conv/wgrad/outer.h"
 
 #include <algorithm>
