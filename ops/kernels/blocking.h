@@ -1,6 +1,8 @@
 // Which operand aims at which cache: all shares in one place, as BLIS's configurations have them,
 // with what the rest is for. Bytes, from the sizes that this CPU tells (tensor/cpu_features.h).
 #pragma once
+#include <cstdint>
+
 #include "quern/tensor/cpu_features.h"
 
 namespace quern::kernels::cache {
@@ -16,6 +18,21 @@ inline constexpr int64_t kMostScratch = int64_t{256} << 20;
 
 /// Lines so far apart fall in the same set, of which it has kWays.
 inline constexpr int64_t kWay = 4096, kWays = 8;
+
+// --- Outputs, of any kernel ----------------------------------------------------------------------
+
+inline constexpr int64_t kLine = 64;
+/// An output of so many bytes is hardly in the third-level cache, which other cores share, when it
+/// is read, nor was what it overwrites. Convolutions read it, whose products hide where it is from.
+inline int64_t read_by_products() { return l3() / 8; }
+/// Or what does little else than read, just after it was written, finds none of it there.
+inline int64_t read_at_once() { return l3() / 2; }
+/// Does an output, of rows that are `pitch` bytes, bypass the caches from `least` bytes on?
+/// Non-temporal stores write it without a write-allocate, which reads each line before it is
+/// overwritten, and without evicting others, but whole lines only.
+inline bool bypassed(const void* output, int64_t bytes, int64_t pitch, int64_t least) {
+  return bytes >= least && pitch % kLine == 0 && reinterpret_cast<uintptr_t>(output) % kLine == 0;
+}
 
 // --- GEMM (gemm/gemm.cpp) ------------------------------------------------------------------------
 

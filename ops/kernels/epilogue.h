@@ -47,9 +47,10 @@ struct Epilogue {
   // Of a tile, whose pointers are to what belongs to its first row and column. first and second are
   // of the type of the sums: += Σ(sum - center) and Σ(sum - center)² by map.center for
   // moments, += what they are for a gradient.
-  void* out = nullptr;  // may be the sums themselves
-  int64_t stride = 0;   // elements between rows of out, residual and x
-  bool wide = false;    // out, residual and x are of the type of the sums, else of the operands'
+  void* out = nullptr;   // may be the sums themselves
+  int64_t stride = 0;    // elements between rows of out, residual and x
+  bool wide = false;     // out, residual and x are of the type of the sums, else of the operands'
+  bool streams = false;  // may out bypass the caches (cache::bypassed)? Rows are whole lines then
 };
 
 }  // namespace quern::kernels

@@ -172,6 +172,12 @@ void store(T* p, Vec<T> v) {
   __builtin_memcpy(static_cast<void*>(p), &half, sizeof(half));
 }
 
+/// Is there an instruction for stream()?
+#ifdef __AVX512F__
+inline constexpr bool kStreams = true;
+#else
+inline constexpr bool kStreams = false;
+#endif
 /// A non-temporal store, past the caches, where there is an instruction for it; p is aligned to
 /// what is stored. Other threads may read it after store_fence().
 template <class T>

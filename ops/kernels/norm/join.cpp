@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <initializer_list>
 
+#include "quern/ops/kernels/blocking.h"
 #include "quern/ops/kernels/norm/channel_blocks.h"
-#include "quern/tensor/cpu_features.h"
 
 namespace quern::kernels {
 namespace {
@@ -13,16 +13,12 @@ ChannelLayout layout(const JoinKernel& kernel, const BatchNormSize& size) {
   return {size, true, kernel.dtype};
 }
 
-/// Outputs too large to be still in the third-level cache, which other cores share, when they are
-/// read are written by non-temporal stores: without a write-allocate, which reads each line before
-/// it is overwritten, and without evicting others.
 bool bypasses_caches(const JoinKernel& kernel, const BatchNormSize& size,
                      std::initializer_list<const void*> outputs) {
-  constexpr int64_t line = 64;
   const int64_t row = size.channels * itemsize(kernel.dtype);
-  return row % line == 0 && row * size.images * size.pixels >= cache_sizes().l3 / 8 &&
-         std::ranges::all_of(
-             outputs, [](const void* p) { return reinterpret_cast<uintptr_t>(p) % line == 0; });
+  return std::ranges::all_of(outputs, [&](const void* p) {
+    return cache::bypassed(p, row * size.images * size.pixels, row, cache::read_by_products());
+  });
 }
 
 /// What a block sees of a side.

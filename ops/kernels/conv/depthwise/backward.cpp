@@ -103,7 +103,10 @@ void DepthwiseBackwardEngine<T>::run_cell(int64_t part, Extent channels) const {
 
   const ChannelMap map =
       has_sums() ? from_channel<float>(epilogue_.map, channels.begin) : ChannelMap{};
-  const bool streams = p_.n * x_strides_.n * static_cast<int64_t>(sizeof(T)) > cache::l2();
+  constexpr int64_t item = sizeof(T);
+  const int64_t x_bytes = p_.n * x_strides_.n * item;
+  const bool streams = x_bytes > cache::l2();
+  const bool bypasses = cache::bypassed(dx_, x_bytes, x_strides_.x * item, cache::read_at_once());
   const Extent rows = piece(p_.n * p_.ih, parts_, part);
   int64_t pending = 0;  // pixels of `sums`
   for (int64_t at = rows.begin; at < rows.begin + rows.size; ++at) {
@@ -128,7 +131,8 @@ void DepthwiseBackwardEngine<T>::run_cell(int64_t part, Extent channels) const {
                                .gradient = sums + tap,
                                .first = sums + plan_.taps * channels_ + channels.begin,
                                .second = sums + (plan_.taps + 1) * channels_ + channels.begin,
-                               .to_next_row = streams ? x_strides_.y : 0});
+                               .to_next_row = streams ? x_strides_.y : 0,
+                               .streams = bypasses});
       }
     }
   }

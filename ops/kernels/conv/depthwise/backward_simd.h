@@ -89,6 +89,7 @@ class BackwardLoops {
     constexpr bool keeps_slope = activation == Activation::silu;
     const T* x_row = static_cast<const T*>(b.x);
     T* dx_row = static_cast<T*>(b.dx);
+    const bool streams = kStreams && b.streams;
     const auto array = [](const void* p) { return static_cast<const float*>(p); };
     for (int64_t output = 0, pixels; output < w.outputs; output += pixels) {
       const int64_t left = w.outputs - output;
@@ -119,7 +120,7 @@ class BackwardLoops {
         V first(0), second(0);
         for (int64_t i = 0; i < pixels; ++i) {
           T* to = dx + i * b.pixel + c;
-          if (b.to_next_row > 0) __builtin_prefetch(to + b.to_next_row, 1);
+          if (!streams && b.to_next_row > 0) __builtin_prefetch(to + b.to_next_row, 1);
           V d = block.sum[i];
           if constexpr (mapped) {
             const V v = load(x + i * b.pixel + c);
@@ -128,7 +129,8 @@ class BackwardLoops {
             first += d;
             second = fused(d, v - center, second);
           }
-          store(to, d);
+          if (streams) stream(to, d);
+          else store(to, d);
         }
         if constexpr (mapped) {
           add_lanes(b.first + c, first, first_lane);
@@ -140,8 +142,9 @@ class BackwardLoops {
 
  public:
   static void run(const DepthwiseWindow& w, const float* weight, const DepthwiseBackward& b) {
-    if (!b.map.scale) return row<false, Activation::none>(w, weight, b);
-    as_constant(b.map.activation, [&](auto a) { row<true, a()>(w, weight, b); });
+    if (!b.map.scale) row<false, Activation::none>(w, weight, b);
+    else as_constant(b.map.activation, [&](auto a) { row<true, a()>(w, weight, b); });
+    if (b.streams) store_fence();
   }
 };
 

@@ -40,6 +40,8 @@ struct DepthwiseStore {
   float *first = nullptr, *second = nullptr;  // null: no moments
   /// To the next row of what is stored, whose lines are owned meanwhile; 0: none.
   int64_t to_next_row = 0;
+  /// Stores bypass the caches, where an instruction does that (cache::bypassed).
+  bool streams = false;
 };
 
 /// Which pixels a row of outputs reads. Output i meets, under tap (r, t), pixel
@@ -87,6 +89,7 @@ struct DepthwiseBackward {
   float* gradient;          // += Σ over pixels of x, as it is read, · dy; lies as the weight does
   float *first, *second;    // += Σdx and Σdx·(x - center) [channels], with a map
   int64_t to_next_row = 0;  // of x and dx, which is prefetched; 0: none
+  bool streams = false;     // does dx bypass the caches (cache::bypassed)?
 };
 inline constexpr int64_t kBackwardTaps = 7;
 

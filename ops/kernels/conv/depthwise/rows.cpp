@@ -19,7 +19,7 @@ namespace {
 
 template <class T>
 class DepthwiseEngine {
-  static constexpr int64_t kTileRows = PanelSums<float>::kRows;
+  static constexpr int64_t kTileRows = PanelSums<float>::kRows, kItem = sizeof(T);
   using Source = DepthwiseSource<T>;
 
  public:
@@ -48,12 +48,14 @@ class DepthwiseEngine {
         panels_(outputs_, panel_width() / added_),
         pitch_(round_up(panels_.widest() * added_, kDepthwiseChannels)),
         streams_(source_.streams_past(cache::just_written())),
-        owned_ahead_(p_.n * out_strides_.n * static_cast<int64_t>(sizeof(T)) > cache::l3() / 8
-                         ? out_strides_.y
-                         : 0),
+        owned_ahead_(p_.n * out_strides_.n * kItem >= cache::read_by_products() ? out_strides_.y
+                                                                                : 0),
+        bypasses_(cache::bypassed(output, p_.n * out_strides_.n * kItem, out_strides_.x * kItem,
+                                  forward_ ? cache::read_by_products() : cache::read_at_once())),
         row_parts_(row_parts()),
         block_rows_(block_rows()),
-        output_(epilogue, gemm_, out_strides_, out_strides_.x, outputs_, p_.n * row_parts_, out_),
+        output_(epilogue, gemm_, out_strides_, out_strides_.x, p_.n, outputs_, p_.n * row_parts_,
+                out_),
         copies_(source_.scratch_items(most_source_rows(), pitch_)),
         sums_(direct_ || moments_ ? 0 : (by_row() ? 1 : block_rows_) * x_.output * pitch_),
         tiles_(direct_ ? 0 : output_.scratch_items(kTileRows)) {}
@@ -153,6 +155,7 @@ class DepthwiseEngine {
   const int64_t pitch_;        // of a pixel in scratch
   const bool streams_;         // is the source prefetched?
   const int64_t owned_ahead_;  // to the next row of an output so large that owning its lines pays
+  const bool bypasses_;        // or does it bypass the caches?
   const int64_t row_parts_, block_rows_;
   const TileOutput<T> output_;
   const PerThread<T> copies_;    // of a block's source
@@ -203,7 +206,7 @@ void DepthwiseEngine<T>::sum_row(int64_t row, const Source::View& view, Extent c
                                  int64_t pixel) const {
   const DepthwisePlan::Rows read = plan_.rows_read(row);
   DepthwiseStore after = plain_ ? activation(epilogue_, channels.begin) : DepthwiseStore{};
-  if (direct_) after.to_next_row = owned_ahead_;
+  if (direct_) after.to_next_row = owned_ahead_, after.streams = bypasses_;
   for (const Phase& phase : plan_.x_phases) {
     const auto [window, first_tap] = plan_.window(read, phase, view, channels, streams_);
     const float* weight = weight_ + first_tap;
@@ -227,10 +230,13 @@ void DepthwiseEngine<T>::store_row(int64_t row, const Source::View& view, Extent
     window.offset = phase.offset + i * window.stride;
     const auto store = [&] {
       each_dense<T>(window, [&](const DepthwiseWindow& part, int64_t first, int64_t apart) {
-        kernel_.store(
-            part, weight_ + first_tap,
-            {.pivot = sums.pivot, .first = sums.a, .second = sums.b, .to_next_row = owned_ahead_},
-            to + (i + first) * out_strides_.x, apart * out_strides_.x);
+        kernel_.store(part, weight_ + first_tap,
+                      {.pivot = sums.pivot,
+                       .first = sums.a,
+                       .second = sums.b,
+                       .to_next_row = owned_ahead_,
+                       .streams = bypasses_},
+                      to + (i + first) * out_strides_.x, apart * out_strides_.x);
       });
     };
     if (sums.needs_pivot()) store(), sums.pivot_from_sums(window.outputs);

@@ -26,18 +26,20 @@ void add_lanes(float* to, V v, int64_t first) {
 /// Outputs whose sums are in registers, beside a row of taps.
 constexpr int kOutputs = kRegisters / 4;
 
-/// Where sums go: elements of T or, `wide`, of f32.
+/// Where sums go: elements of T, which may bypass the caches, or, `wide`, of f32.
 template <class T>
 struct Sums {
   void* to;
-  bool wide = false;
+  bool wide = false, streams = false;
 
   __attribute__((always_inline)) void put(int64_t i, Vec<T> sum) const {
-    if (wide) store(static_cast<float*>(to) + i, sum);
+    if (streams) stream(static_cast<T*>(to) + i, sum);
+    else if (wide) store(static_cast<float*>(to) + i, sum);
     else store(static_cast<T*>(to) + i, sum);
   }
   /// Owns the line that element i is put to: a store that misses would wait for it.
   __attribute__((always_inline)) void own(int64_t i) const {
+    if (kStreams && streams) return;
     __builtin_prefetch(static_cast<const char*>(to) + i * (wide ? 4 : int64_t{sizeof(T)}), 1);
   }
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "quern/ops/kernels/blocking.h"
 #include "quern/ops/kernels/conv/blocks.h"
 #include "quern/ops/kernels/moments.h"
 #include "quern/ops/kernels/pack/matrix.h"
@@ -53,8 +54,8 @@ void PanelSums<Acc, kMost>::flush() {
 
 template <class T>
 TileOutput<T>::TileOutput(const Epilogue& epilogue, const GemmKernel& gemm,
-                          const ImageStrides& strides, int64_t pixel, int64_t channels,
-                          int64_t blocks, T* output)
+                          const ImageStrides& strides, int64_t pixel, int64_t images,
+                          int64_t channels, int64_t blocks, T* output)
     : epilogue_(epilogue),
       gemm_(gemm),
       strides_(strides),
@@ -62,6 +63,9 @@ TileOutput<T>::TileOutput(const Epilogue& epilogue, const GemmKernel& gemm,
       channels_(channels),
       blocks_(blocks),
       output_(output),
+      bypasses_(strides.c == 1 && epilogue.residual != output &&
+                cache::bypassed(output, images * strides.n * kItem, pixel * kItem,
+                                cache::read_at_once())),
       adds_in_place_(epilogue.residual == output && epilogue.kind == Kind::activate &&
                      !epilogue.map.shift && epilogue.activation == Activation::none),
       kernel_(select_tile_kernel(dtype_of<T>)),
@@ -91,14 +95,15 @@ void TileOutput<T>::scatter(const T* tile, int64_t m, int64_t n, T* to) const {
 }
 
 template <class T>
-void TileOutput<T>::fetch(int64_t m, int64_t n, int64_t offset) const {
+void TileOutput<T>::fetch(int64_t m, int64_t n, int64_t offset, bool streams) const {
   if (strides_.c != 1) return;
   constexpr int64_t line = 64 / sizeof(T);
   const auto rows = [&](const T* p) {
     for (int64_t i = 0; i < m; ++i)
       for (int64_t j = 0; j < n; j += line) __builtin_prefetch(p + i * pixel_ + j);
   };
-  if (!direct()) rows(output_ + offset);  // else it is C, which the micro-kernel fetches
+  // If direct, it is C, which the micro-kernel fetches.
+  if (!direct() && !streams) rows(output_ + offset);
   if (epilogue_.residual) rows(static_cast<const T*>(epilogue_.residual) + offset);
   if (epilogue_.x) rows(static_cast<const T*>(epilogue_.x) + offset);
 }
@@ -106,11 +111,14 @@ void TileOutput<T>::fetch(int64_t m, int64_t n, int64_t offset) const {
 template <class T>
 void TileOutput<T>::complete(GemmTile& tile, int64_t channel, int64_t offset, T* scratch,
                              PanelSums<Acc>& sums) const {
-  if (tile.c == output_ + offset && epilogue_.kind == Kind::store) {
+  const int64_t m = tile.m, n = tile.n, rows = tile.tiles * m;
+  const bool completes = in_registers(tile.batch, sums);
+  const bool streams =
+      bypasses_ && !tile.accumulate && n == gemm_.nr && channel * kItem % cache::kLine == 0;
+  if (tile.c == output_ + offset && epilogue_.kind == Kind::store && !(streams && completes)) {
     if (tile.batch > 0) gemm_.run(tile);
     return;
   }
-  const int64_t m = tile.m, n = tile.n, rows = tile.tiles * m;
   const bool innermost = strides_.c == 1;
   const int64_t items = innermost ? 0 : scratch_items(rows) / 3;
   T* to = innermost ? output_ + offset : scratch;
@@ -129,13 +137,14 @@ void TileOutput<T>::complete(GemmTile& tile, int64_t channel, int64_t offset, T*
       .second = sums.b,
       .out = to,
       .stride = innermost ? pixel_ : gemm_.nr,
-      .wide = dtype_of<T> != gemm_.a};
-  if (in_registers(tile.batch, sums)) {
+      .wide = dtype_of<T> != gemm_.a,
+      .streams = streams};
+  if (completes) {
     if (has_sums()) sums.prepare(rows);
     tile.epilogue = &of_tile;
     gemm_.run(tile);
   } else {
-    fetch(m, n, offset + m * pixel_);
+    fetch(m, n, offset + m * pixel_, streams);
     if (tile.batch > 0) gemm_.run(tile);
     const SumTile whole{.sums = tile.c, .stride = tile.ldc, .m = m, .n = n};
     if (sums.needs_pivot()) sums.start_pivot(whole);

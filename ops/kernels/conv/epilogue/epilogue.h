@@ -68,10 +68,10 @@ class TileOutput {
   using Acc = Accumulator<T>;
   using Kind = Epilogue::Kind;
 
-  /// `pixel`: elements between the rows of a tile in the output. `blocks` cells add to a channel's
-  /// sums.
+  /// `pixel`: elements between the rows of a tile in the output, which has so many images.
+  /// `blocks` cells add to a channel's sums.
   TileOutput(const Epilogue& epilogue, const GemmKernel& gemm, const ImageStrides& strides,
-             int64_t pixel, int64_t channels, int64_t blocks, T* output);
+             int64_t pixel, int64_t images, int64_t channels, int64_t blocks, T* output);
 
   /// May sums be formed where the output is? Not if the residual may be there too.
   bool direct() const { return std::is_same_v<T, Acc> && strides_.c == 1 && !epilogue_.residual; }
@@ -142,6 +142,7 @@ class TileOutput {
   void merge(FunctionRef<int64_t(int64_t)> pixels) const;
 
  private:
+  static constexpr int64_t kItem = sizeof(T);
   static constexpr int64_t kGroupItems = 1536;  // 6 KiB of f32: in L1 with what they meet
   /// Pixels of a tile for planes: whole cache lines of each, which a tile's rows are parts of. 16
   /// KiB of f32 and 32 channels.
@@ -162,7 +163,7 @@ class TileOutput {
   }
   /// Prefetches the memory of a tile: its rows are pages apart, and hardware prefetchers stop at
   /// page ends.
-  void fetch(int64_t m, int64_t n, int64_t offset) const;
+  void fetch(int64_t m, int64_t n, int64_t offset, bool streams) const;
   const T* gather(const void* tensor, int64_t offset, int64_t m, int64_t n, T* scratch) const;
   void scatter(const T* tile, int64_t m, int64_t n, T* to) const;
 
@@ -171,6 +172,7 @@ class TileOutput {
   ImageStrides strides_;
   int64_t pixel_, channels_, blocks_;
   T* output_;
+  bool bypasses_;  // may what is written whole bypass the caches?
   bool adds_in_place_;
   const TileKernel& kernel_;
   Workspace totals_;    // [block][2][channels]

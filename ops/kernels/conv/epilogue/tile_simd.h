@@ -16,6 +16,8 @@ struct TileLoops {
 
   const SumTile& tile;
   const Epilogue& f;
+  /// Are rows of `out` whole lines of vectors of f32, which bypass the caches?
+  const bool streams = kStreams && std::is_same_v<T, float> && f.streams;
 
   const S* sums(int64_t row) const { return static_cast<const S*>(tile.sums) + row * tile.stride; }
   T* out(int64_t row) const { return static_cast<T*>(f.out) + row * f.stride; }
@@ -25,8 +27,12 @@ struct TileLoops {
   void prefetch(const void* tensor, int64_t row, int64_t j) const {
     __builtin_prefetch(row_of(tensor, row + tile.m) + j, 0, 3);
   }
-  void prefetch_to_write(int64_t row, int64_t j) const {
+  /// To row `row` of `out`; unless it bypasses the caches, the next tile's is fetched.
+  template <class Lanes>
+  void put(int64_t row, int64_t j, V v, Lanes lanes) const {
+    if (streams) return stream(out(row) + j, v);
     __builtin_prefetch(out(row + tile.m) + j, 1, 3);
+    lanes.store(out(row) + j, v);
   }
   static const S* array(const void* p) { return static_cast<const S*>(p); }
   static S* array(void* p) { return static_cast<S*>(p); }
@@ -42,13 +48,12 @@ struct TileLoops {
     each_vector<T>(tile.n, [&](int64_t j, int, auto lanes) {
       const V shift = lanes.load(array(f.map.shift) + j);
       for (int64_t i = 0; i < tile.m; ++i) {
-        prefetch_to_write(i, j);
         V v = lanes.load(sums(i) + j) + shift;
         if (f.residual) {
           prefetch(f.residual, i, j);
           v += lanes.load(row_of(f.residual, i) + j);
         }
-        lanes.store(out(i) + j, activated(v, activation));
+        put(i, j, activated(v, activation), lanes);
       }
     });
   }
@@ -58,11 +63,10 @@ struct TileLoops {
       const V center = lanes.load(array(f.map.center) + j);
       V first = lanes.load(array(f.first) + j), second = lanes.load(array(f.second) + j);
       for (int64_t i = 0; i < tile.m; ++i) {
-        prefetch_to_write(i, j);
         const V v = lanes.load(sums(i) + j), distance = v - center;
         first += distance;
         second = fused(distance, distance, second);
-        lanes.store(out(i) + j, v);
+        put(i, j, v, lanes);
       }
       lanes.store(array(f.first) + j, first);
       lanes.store(array(f.second) + j, second);
@@ -76,7 +80,6 @@ struct TileLoops {
       const V center = lanes.load(array(f.map.center) + j);
       V first = lanes.load(array(f.first) + j), second = lanes.load(array(f.second) + j);
       for (int64_t i = 0; i < tile.m; ++i) {
-        prefetch_to_write(i, j);
         prefetch(f.x, i, j);
         const V x = lanes.load(row_of(f.x, i) + j);
         V dz = lanes.load(sums(i) + j);
@@ -84,7 +87,7 @@ struct TileLoops {
         dz = through(dz, normalised(x, center, a, b), activation);
         first += dz;
         second = fused(dz, x - center, second);
-        lanes.store(out(i) + j, dz);
+        put(i, j, dz, lanes);
       }
       lanes.store(array(f.first) + j, first);
       lanes.store(array(f.second) + j, second);
@@ -94,13 +97,16 @@ struct TileLoops {
   static void run(const SumTile& tile, const Epilogue& f) {
     const TileLoops loops{tile, f};
     switch (f.kind) {
-      case Epilogue::Kind::store: return loops.store();
+      case Epilogue::Kind::store: loops.store(); break;
       case Epilogue::Kind::activate:
-        return as_constant(f.activation, [&](auto a) { loops.template activate<a()>(); });
-      case Epilogue::Kind::moments: return loops.moments();
+        as_constant(f.activation, [&](auto a) { loops.template activate<a()>(); });
+        break;
+      case Epilogue::Kind::moments: loops.moments(); break;
       case Epilogue::Kind::gradient:
-        return as_constant(f.map.activation, [&](auto a) { loops.template gradient<a()>(); });
+        as_constant(f.map.activation, [&](auto a) { loops.template gradient<a()>(); });
+        break;
     }
+    if (loops.streams) store_fence();
   }
   static constexpr TileKernel record(const char* name, DType dtype) {
     return {name, kIsa, dtype, run};

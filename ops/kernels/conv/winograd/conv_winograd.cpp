@@ -52,7 +52,7 @@ class WinogradEngine {
         read_or_written_{static_cast<const float*>(output),
                          static_cast<const float*>(epilogue.residual),
                          static_cast<const float*>(epilogue.x)},
-        output_(stored(epilogue), gemm_, plan.out_strides, plan.out_strides.x,
+        output_(stored(epilogue), gemm_, plan.out_strides, plan.out_strides.x, plan.problem.n,
                 conv_.output_channels, plan.grid.count(), static_cast<float*>(output)),
         scratch_(Scratch(conv_.y, conv_.x, conv_.tile * plan.grid.block_rows).image() * plan.pitch),
         m_(conv_.points() * point_stride(plan.tiles(plan.grid[0]), plan.out_pitch)),

@@ -147,6 +147,10 @@ struct F32Rows {
     store_half(in, row, v.lo);
     _mm512_mask_storeu_ps(row + 16, in.hi, v.hi);
   }
+  static void stream(float* row, Columns v) {
+    _mm512_stream_ps(row, v.lo);
+    _mm512_stream_ps(row + 16, v.hi);
+  }
   static void store_half(InColumns in, float* row, __m512 lo) {
     _mm512_mask_storeu_ps(row, in.lo, lo);
   }
@@ -170,6 +174,9 @@ struct Bf16Rows {
   static void store(InColumns in, uint16_t* row, Columns v) {
     _mm512_mask_storeu_epi16(row, _mm512_kunpackw(in.hi, in.lo),
                              (__m512i)_mm512_cvtne2ps_pbh(v.hi, v.lo));
+  }
+  static void stream(uint16_t* row, Columns v) {
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(row), (__m512i)_mm512_cvtne2ps_pbh(v.hi, v.lo));
   }
   static void store_half(InColumns in, uint16_t* row, __m512 lo) {
     _mm256_mask_storeu_epi16(row, in.lo, (__m256i)_mm512_cvtneps_pbh(lo));
@@ -211,8 +218,13 @@ struct TileEpilogue {
   template <class F>
   __attribute__((always_inline)) void rows(const Accumulators<kRows>& c, F value) const {
     Item* out = static_cast<Item*>(f.out) + row * f.stride;
+    const bool streams = !kHalf && f.streams;
 #pragma GCC unroll 14
-    for (int r = 0; r < kRows; ++r, out += f.stride) store<Rows>(out, value({c.lo[r], c.hi[r]}));
+    for (int r = 0; r < kRows; ++r, out += f.stride) {
+      const Columns v = value({c.lo[r], c.hi[r]});
+      if (streams) Rows::stream(out, v);
+      else store<Rows>(out, v);
+    }
   }
   __attribute__((always_inline)) void store_sums(const Accumulators<kRows>& c) const {
     const auto sums = [](Columns v) __attribute__((always_inline)) { return v; };
@@ -332,10 +344,14 @@ struct Completed {
 
   static int64_t fetched(const GemmTile& tile, const char* (&at)[kTensors]) {
     const Epilogue& f = *tile.epilogue;
-    const void* const tensors[3] = {f.out, f.residual, f.x};
+    // Lines that bypass the caches are none to own: in their place, what is read anyway.
+    const void* const out = !f.streams ? f.out : kKind == Kind::gradient ? f.x : f.residual;
+    const void* const tensors[3] = {out, f.residual, f.x};
     for (int i = 0; i < kTensors; ++i)
-      at[i] = static_cast<const char*>(tensors[i] == nullptr ? f.out : tensors[i]);
-    return f.stride * kItem;
+      at[i] = static_cast<const char*>(tensors[i] == nullptr ? out : tensors[i]);
+    if (out != nullptr) return f.stride * kItem;
+    for (const char*& p : at) p = reinterpret_cast<const char*>(&tile);
+    return 0;
   }
   template <int kRows>
   __attribute__((always_inline)) static void start(Accumulators<kRows>& c, const GemmTile& tile,

@@ -1,0 +1,139 @@
+// Outputs that bypass the caches (blocking.h) are those that do not: many images at once against
+// one after the other, whose outputs are too small for it. Data are small integers: sums are exact.
+#include <doctest/doctest.h>
+
+#include <cstring>
+
+#include "conv_cases.h"
+#include "quern/ops/kernels/blocking.h"
+#include "quern/ops/kernels/work.h"
+#include "quern/tensor/dtype.h"
+
+using namespace quern;
+using namespace quern::kernels;
+using namespace quern::test;
+using Kind = Epilogue::Kind;
+
+namespace {
+
+/// So many items, -3 ... 3.
+Tensor integers_of(DType dtype, int64_t items, uint32_t state) {
+  Tensor all = empty({items}, dtype);
+  visit_dtype(dtype, [&]<class T>(std::type_identity<T>) {
+    for (int64_t i = 0; i < items; ++i) {
+      state = state * 1664525u + 1013904223u;
+      all.out<T>()[i] = static_cast<T>(static_cast<double>((state >> 16) * 7 >> 16) - 3);
+    }
+  });
+  return all;
+}
+
+/// What follows a sum.
+struct After {
+  Kind kind;
+  bool residual = false;
+};
+
+/// A convolution of many images: x or dy goes in, y or dx comes out.
+class Layer {
+ public:
+  Layer(const Case& c, DType dtype, ConvPass pass, After after)
+      : one_(c.problem(dtype, MemoryFormat::channels_last)), pass_(pass), after_(after) {
+    one_.sums = after.kind == Kind::moments || after.kind == Kind::gradient;
+    images_ = cache::read_at_once() / (items(pass != ConvPass::forward) * item()) + 1;
+    from_ = integers_of(dtype, images_ * items(pass == ConvPass::forward), 1);
+    with_ = integers_of(dtype, images_ * items(pass != ConvPass::forward), 2);
+    weight_ = integers_of(dtype, one_.oc * one_.ic / one_.groups * one_.kh * one_.kw, 3);
+    for (Tensor& channels : of_channels_) channels = integers_of(DType::f32, one_.ic + one_.oc, 4);
+  }
+
+  void check(const ConvKernel& engine) const {
+    const int64_t bytes = items(!forward()) * item();
+    const Tensor at_once = empty({images_ * items(!forward())}, one_.dtype);
+    const Tensor by_image = empty(at_once.shape(), one_.dtype);
+    const int64_t pitch = (forward() ? one_.oc : one_.ic) * item();
+    CHECK(cache::bypassed(at_once.data_ptr(), images_ * bytes, pitch, cache::read_at_once()));
+    CHECK(!cache::bypassed(by_image.data_ptr(), bytes, pitch, cache::read_by_products()));
+
+    run(engine, images_, 0, at_once);
+    for (int64_t i = 0; i < images_; ++i) run(engine, 1, i, by_image);
+    visit_dtype(one_.dtype, [&]<class T>(std::type_identity<T>) {
+      int64_t wrong = 0;
+      for (int64_t i = 0; i < images_ * items(!forward()); ++i)
+        wrong += !(std::abs(static_cast<double>(at_once.data<T>()[i]) -
+                            static_cast<double>(by_image.data<T>()[i])) <= tolerance(engine));
+      CHECK(wrong == 0);
+    });
+  }
+
+ private:
+  bool forward() const { return pass_ == ConvPass::forward; }
+  int64_t item() const { return itemsize(one_.dtype); }
+  /// Of an image, of x or y.
+  int64_t items(bool of_x) const {
+    return of_x ? one_.ic * one_.ih * one_.iw : one_.oc * one_.oh * one_.ow;
+  }
+
+  void run(const ConvKernel& engine, int64_t images, int64_t first, const Tensor& out) const {
+    ConvProblem p = one_;
+    p.n = images;
+    const auto plan = plan_conv({p, pass_, &engine, &select_gemm_kernel(p.dtype)});
+    const Workspace packed(plan->packed_bytes());
+    plan->pack(weight_.data_ptr(), p.dtype, packed.as<void>());
+    const auto at = [&](const Tensor& all, bool of_x) {
+      return static_cast<char*>(all.out_ptr()) + first * items(of_x) * item();
+    };
+    const Workspace sums(2 * (p.ic + p.oc) * int64_t{sizeof(double)});
+    const void* with = at(with_, !forward());
+    Epilogue epilogue{
+        .kind = after_.kind,
+        .activation = Activation::relu6,
+        .map = {of_channels_[0].data_ptr(), of_channels_[1].data_ptr(), of_channels_[2].data_ptr()},
+        .residual = after_.residual ? with : nullptr,
+        .x = after_.kind == Kind::gradient ? with : nullptr,
+        .first = p.sums ? sums.as<double>() : nullptr,
+        .second = p.sums ? sums.as<double>() + p.ic + p.oc : nullptr};
+    plan->run(at(from_, forward()), packed.as<void>(), at(out, !forward()), epilogue);
+  }
+
+  ConvProblem one_;
+  ConvPass pass_;
+  After after_;
+  int64_t images_;
+  Tensor from_, with_, weight_, of_channels_[3];
+};
+
+}  // namespace
+
+TEST_CASE("What is stored past the caches is what is stored through them" *
+          doctest::skip(kEmulatedCpu)) {
+  const Case pixelwise{.n = 1, .groups = 1, .ic = 64, .oc = 64, .size = {28, 28}, .kernel = {1, 1}};
+  Case windows = pixelwise, depthwise, grouped;
+  windows.kernel = {3, 3}, windows.pad = {1, 1};
+  depthwise = grouped = windows;
+  depthwise.groups = 64, grouped.groups = 16;
+  Case strided = depthwise;
+  strided.stride = {2, 2};
+  int64_t ran = 0;
+  for (const Case& c : {pixelwise, windows, depthwise, grouped, strided})
+    for (DType dtype : {DType::f32, DType::bf16})
+      for (const auto& [pass, after] : {std::pair{ConvPass::forward, After{Kind::store}},
+                                        {ConvPass::forward, {Kind::activate}},
+                                        {ConvPass::forward, {Kind::activate, true}},
+                                        {ConvPass::forward, {Kind::moments}},
+                                        {ConvPass::dgrad, {Kind::store}},
+                                        {ConvPass::dgrad, {Kind::gradient, true}}}) {
+        if (after.kind != Kind::store && (c.groups == 16 || c.stride.h == 2)) continue;
+        const Layer layer(c, dtype, pass, after);
+        const ConvProblem p = c.problem(dtype, MemoryFormat::channels_last);
+        CAPTURE(p.to_string());
+        CAPTURE(p.dtype);
+        CAPTURE(static_cast<int>(after.kind));
+        for (const ConvKernel* engine : engines(p, pass, select_gemm_kernel(dtype))) {
+          CAPTURE(std::string(engine->name));
+          layer.check(*engine);
+          ++ran;
+        }
+      }
+  CHECK(ran >= 50);
+}
