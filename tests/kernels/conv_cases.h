@@ -157,9 +157,11 @@ inline bool must_take(std::string_view engine, const ConvProblem& p, ConvPass pa
                       const GemmKernel& gemm) {
   if (engine == "brgemm" || engine == "reference") return true;
   if (engine == "depthwise") {
-    const int64_t group = p.ic / p.groups;
-    return p.groups > 1 && p.ic == p.oc && p.dtype != DType::f64 &&
-           (group == 1 || group == 2 || group == 4 || group == 8);
+    const int64_t inputs = p.ic / p.groups, outputs = p.oc / p.groups;
+    const bool few = inputs <= 8 && outputs <= 8 && (p.dilation_h == 1 || p.kh == 1);
+    return p.groups > 1 && p.dtype != DType::f64 &&
+           (few ||
+            (inputs == outputs && (inputs == 1 || inputs == 2 || inputs == 4 || inputs == 8)));
   }
   if (engine == "kn2row")
     return pass != ConvPass::wgrad && p.groups == 1 && gemm.a == p.dtype &&

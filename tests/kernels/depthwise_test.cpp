@@ -83,13 +83,15 @@ RowResults run_row(const DepthwiseKernel& kernel, DepthwiseWindow w) {
 std::vector<double> run_plane(const DepthwiseKernel& kernel, DepthwisePlane p) {
   constexpr int64_t around = 64;  // what vectors may reach
 
-  Buffer source(kernel.dtype, integers(p.height * p.width + 2 * around, 1));
+  const int64_t items = p.sources * p.height * p.width;
+  Buffer source(kernel.dtype, integers(items + 2 * around, 1));
   const int64_t pitch = 2 * kDepthwiseChannels;
-  Buffer weight(DType::f32, integers(pitch * p.rows * p.taps, 2));
+  Buffer weight(DType::f32, integers(p.sources * pitch * p.rows * p.taps, 2));
   Buffer shift(DType::f32, integers(pitch, 3));
   Buffer out(kernel.dtype, p.out_height * p.out_width + kDepthwiseChannels);
   p.source = source.at(around);
   p.weight_row = -pitch, p.weight_tap = pitch * p.rows;
+  p.weight_source = p.weight_tap * p.taps;
   const int64_t last_row = pitch * (p.rows - 1);
   // A tap's weights are as many as channels, again and again.
   for (int64_t i = 0; i < pitch * p.rows * p.taps; ++i)
@@ -98,7 +100,7 @@ std::vector<double> run_plane(const DepthwiseKernel& kernel, DepthwisePlane p) {
   // Padding is not multiplied, and what lies around is not read: all of it is NaN.
   for (int64_t i = 0; i < around; ++i) {
     source.set(i, std::numeric_limits<double>::quiet_NaN());
-    source.set(around + p.height * p.width + i, std::numeric_limits<double>::quiet_NaN());
+    source.set(around + items + i, std::numeric_limits<double>::quiet_NaN());
   }
   kernel.store_plane(p, floats(weight.at(last_row)), {floats(shift.data()), Activation::relu6},
                      out.data());
@@ -172,6 +174,7 @@ TEST_CASE("Planes of depthwise windows equal the reference's on every instructio
             DepthwisePlane p{};
             // One channel, or some of them.
             p.channels = (width + rows + taps) % 3 == 0 ? 1 + (width + pad) % 15 : 0;
+            if (p.channels == 0) p.sources = 1 + (rows + width) % 3;
             const int64_t inside = std::max<int64_t>(1, p.channels);
             p.rows = rows, p.taps = taps, p.step = step * inside;
             p.width = width * inside, p.height = 1 + (width + 2 * rows) % 13;
@@ -192,6 +195,36 @@ TEST_CASE("Planes of depthwise windows equal the reference's on every instructio
               CHECK(run_plane(kernel, p) == expected[kernel.dtype == DType::bf16]);
             });
           }
+}
+
+TEST_CASE("Groups are spread as the reference does on every instruction set") {
+  const auto run = [](const DepthwiseKernel& kernel, int64_t in, int64_t out, int64_t channels) {
+    constexpr int64_t pixels = 3;
+    const int64_t from_pixel = ceil_div(channels, out) * in, to_pixel = channels + 2;
+    std::vector<int32_t> index;
+    for (int64_t c = 0; c < channels; ++c) index.push_back(static_cast<int32_t>(c / out * in));
+    Buffer from(kernel.dtype, integers(pixels * from_pixel + kSpreadReach, 1));
+    Buffer to(kernel.dtype, integers(in * pixels * to_pixel, 2));
+    kernel.spread({.from = from.data(),
+                   .from_pixel = from_pixel,
+                   .index = index.data(),
+                   .channels = channels,
+                   .steps = in,
+                   .pixels = pixels,
+                   .to = to.data(),
+                   .to_step = pixels * to_pixel,
+                   .to_pixel = to_pixel});
+    CHECK(to.guarded());
+    return to.values();
+  };
+  each_runnable(table<DepthwiseKernel>(), [&](const DepthwiseKernel& kernel) {
+    CAPTURE(std::string(kernel.name));
+    for (int64_t in : {1, 2, 3, 5, 20})
+      for (int64_t out : {1, 2, 3, 7})
+        for (int64_t channels : {1, 15, 32, 77})
+          CHECK(run(kernel, in, out, channels) ==
+                run(reference_of(kernel.dtype), in, out, channels));
+  });
 }
 
 TEST_CASE("Depthwise sums stay within the bound of one f32 sum") {
@@ -302,7 +335,7 @@ TEST_CASE("Depthwise results have the same bits with 1, 2 and 3 threads") {
       }
 }
 
-TEST_CASE("Depthwise convolutions are taken where channels have a filter each") {
+TEST_CASE("Depthwise convolutions are taken where groups have one channel or few") {
   const auto chosen = [](const Case& c, DType dtype, ConvPass pass) {
     return choose_conv(c.problem(dtype, MemoryFormat::channels_last), pass).name();
   };
@@ -311,7 +344,8 @@ TEST_CASE("Depthwise convolutions are taken where channels have a filter each") 
     CHECK_EQ(chosen(c, DType::f32, pass), "depthwise");
     CHECK_EQ(chosen(c, DType::bf16, pass), "depthwise");
     CHECK(chosen(c, DType::f64, pass).starts_with("brgemm"));
-    CHECK(chosen(case_of("3 groups, stride 2"), DType::f32, pass).starts_with("brgemm"));
+    CHECK_EQ(chosen(case_of("3 groups, stride 2"), DType::f32, pass), "depthwise");
+    CHECK(chosen(case_of("2 groups"), DType::f32, pass).starts_with("brgemm"));
   }
   Case huge = depthwise(1, 16, {3, 1 << 20}, {3, 3}, {1, 1}, {1, 1});
   CHECK(conv_kernel("depthwise")

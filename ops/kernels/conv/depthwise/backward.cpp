@@ -31,7 +31,7 @@ class DepthwiseBackwardEngine {
         dx_(static_cast<T*>(dx)),
         dw_(dw),
         channels_(p_.oc),
-        panels_(channels_, depthwise_panel(p_, channels_, cache::kDepthwiseWeights / 2)),
+        panels_(channels_, depthwise_panel(plan.taps, channels_, cache::kDepthwiseWeights / 2)),
         parts_(std::clamp<int64_t>(
             ceil_div(wanted_cells(2 * p_.n * channels_ * p_.oh * p_.ow * plan.taps), panels_.count),
             1, p_.n * p_.ih)),

@@ -8,16 +8,31 @@
 namespace quern::kernels {
 namespace {
 
-const char* why_not(const ConvProblem& p, ConvPass, const GemmKernel&) {
+/// Do the kernels take the group's channels as they are?
+bool is_of_kernels(Spread group) {
+  return group.in == group.out && (group.in == 2 || group.in == 4 || group.in == 8);
+}
+/// The group's channels that the pass sums over, and those it has sums for.
+Spread group_of(const ConvProblem& p, ConvPass pass) {
+  const int64_t inputs = p.ic / p.groups, outputs = p.oc / p.groups;
+  return pass == ConvPass::dgrad ? Spread{outputs, inputs} : Spread{inputs, outputs};
+}
+
+const char* why_not(const ConvProblem& p, ConvPass pass, const GemmKernel&) {
+  // Of more, the copy of a step a row takes longer than products of matrices a group; of one
+  // output, whose matrices would have one column, not so soon.
+  constexpr int64_t kFew = 8, kMostSteps = 64;
   if (p.groups == 1) return "it is not in groups";
-  if (p.ic != p.oc && p.groups != p.ic) return "groups have not as many outputs as inputs";
   if (p.dtype == DType::f64) return "f64 is computed by the definition";
-  const int64_t group = p.ic / p.groups;
-  if (group > 8 || group & (group - 1)) return "groups are not of 1, 2, 4 or 8 channels";
+  const Spread group = group_of(p, pass);
+  const int64_t steps = is_of_kernels(group) ? 1 : group.in;
+  if (steps > 1 && (group.out > kFew || steps > (group.out == 1 ? kMostSteps : kFew)))
+    return "groups have many channels";
+  if (steps > 1 && p.dilation_h > 1 && p.kh > 1) return "its rows of taps are not neighbours";
   // The most that one row of outputs takes of scratch, in panels of up to 64 channels; divided,
   // since the product may overflow.
   const int64_t rows = (p.kh - 1) * p.dilation_h + 2;
-  if (std::max(p.iw, p.ow) > cache::kMostScratch / 256 / rows)
+  if (std::max(p.iw, p.ow) > cache::kMostScratch / 256 / steps / rows)
     return "scratch for one row of outputs is over 256 MiB";
   return nullptr;
 }
@@ -46,8 +61,9 @@ std::vector<Phase> phases_of(const Axis& axis) {
 DepthwisePlan::DepthwisePlan(const ConvChoice& choice)
     : ConvPlan(choice),
       kernel(select_depthwise_kernel(problem.dtype)),
-      group(problem.ic / problem.groups),
-      multiplier(problem.oc / problem.ic),
+      channels(pass == ConvPass::dgrad ? problem.ic : problem.oc),
+      group(is_of_kernels(group_of(problem, pass)) ? problem.ic / problem.groups : 1),
+      spread(group > 1 ? Spread{} : group_of(problem, pass)),
       taps(problem.kh * problem.kw),
       y(axis_of(pass, problem.ih, problem.oh, problem.kh, problem.stride_h, problem.pad_h,
                 problem.dilation_h)),
@@ -55,32 +71,42 @@ DepthwisePlan::DepthwisePlan(const ConvChoice& choice)
                 problem.dilation_w)),
       y_phases(phases_of(y)),
       x_phases(phases_of(x)),
-      planes(suits_depthwise_planes(problem)) {}
+      planes(group == 1 && suits_depthwise_planes(problem)) {}
 
 int64_t DepthwisePlan::packed_bytes() const {
   if (pass == ConvPass::wgrad) return 0;
-  return taps * steps() * padded_channels(problem.oc) * static_cast<int64_t>(sizeof(float));
+  return taps * steps() * padded_channels(channels) * static_cast<int64_t>(sizeof(float));
 }
 
 void DepthwisePlan::pack(const void* weight, DType of_weight, void* packed) const {
-  const int64_t channels = problem.oc, pitch = padded_channels(channels);
-  const Workspace wide(channels * group * taps * static_cast<int64_t>(sizeof(float)));
+  const int64_t pitch = padded_channels(channels), of_group = group * spread.in;
+  const Workspace wide(channels * of_group * taps * static_cast<int64_t>(sizeof(float)));
   widen(weight, of_weight, wide.as<float>());
-  if (steps() < group) pair(wide.as<uint32_t>());
+  if (kernel.steps(group) < group) pair(wide.as<uint32_t>());
   float* to = static_cast<float*>(packed);
   if (channels < pitch) std::fill_n(to, taps * steps() * pitch, 0.0f);
-  for (int64_t i = 0; i < steps(); ++i)
-    copy_matrix(sizeof(float), wide.as<float>() + i * taps, 1, steps() * taps, to + i * pitch,
-                steps() * pitch, taps, channels);
+  // `rows` of the matrix are taps, from one on, of a step.
+  const auto copy = [&](int64_t tap, int64_t step, int64_t rows, float* dst, int64_t apart) {
+    copy_matrix(sizeof(float), wide.as<float>() + step * taps + tap, 1, steps() * taps, dst, apart,
+                rows, channels);
+  };
+  if (spread.in == 1) {
+    for (int64_t i = 0; i < steps(); ++i) copy(0, i, taps, to + i * pitch, steps() * pitch);
+    return;
+  }
+  for (const Phase& phase : y_phases)
+    for (int64_t r = 0; r < phase.taps; ++r)
+      for (int64_t i = 0; i < spread.in; ++i, to += problem.kw * pitch)
+        copy((phase.kernel + r * phase.kernel_step) * problem.kw, i, problem.kw, to, pitch);
 }
 
 /// In f32: the weight [channel][channel of the group][tap], for dgrad with channels of a group
 /// exchanged, rounded as the problem wants it.
 void DepthwisePlan::widen(const void* weight, DType of_weight, float* to) const {
-  for (int64_t c = 0; c < problem.oc; ++c)
-    for (int64_t i = 0; i < group; ++i, to += taps) {
-      const int64_t first = c - c % group;
-      const int64_t at = pass == ConvPass::dgrad ? (first + i) * group + c % group : c * group + i;
+  const auto [in, out] = group_of(problem, pass);
+  for (int64_t c = 0; c < channels; ++c)
+    for (int64_t i = 0; i < in; ++i, to += taps) {
+      const int64_t at = pass == ConvPass::dgrad ? (c / out * in + i) * out + c % out : c * in + i;
       const auto* singles = static_cast<const float*>(weight) + at * taps;
       if (of_weight == DType::bf16)
         std::copy_n(static_cast<const bfloat16*>(weight) + at * taps, taps, to);
@@ -93,7 +119,7 @@ void DepthwisePlan::widen(const void* weight, DType of_weight, float* to) const 
 
 /// [channel][channel of the group][tap], floats that are bf16, to [channel][pair][tap] in place.
 void DepthwisePlan::pair(uint32_t* weight) const {
-  for (int64_t i = 0; i < problem.oc * steps(); ++i)
+  for (int64_t i = 0; i < channels * steps(); ++i)
     for (int64_t t = 0; t < taps; ++t) {
       const uint32_t *first = weight + 2 * i * taps + t, *second = first + taps;
       weight[i * taps + t] = *first >> 16 | (*second & 0xffff0000);
@@ -103,14 +129,14 @@ void DepthwisePlan::pair(uint32_t* weight) const {
 void DepthwisePlan::compute(const void* from, const void* with, void* to, const Epilogue& epilogue,
                             const ChannelMap& prologue) const {
   if (pass == ConvPass::wgrad) run_depthwise_wgrad(*this, from, with, to, prologue);
-  else if (planes && is_plain(epilogue) && (pass == ConvPass::forward || multiplier == 1))
+  else if (planes && is_plain(epilogue))
     run_depthwise_planes(*this, from, with, prologue, epilogue, to);
   else run_depthwise(*this, from, with, prologue, epilogue, to);
 }
 
 /// Where dgrad reads dy, and writes dx, where they lie.
 bool DepthwisePlan::differentiates_at_once() const {
-  return pass == ConvPass::dgrad && group == 1 && multiplier == 1 &&
+  return pass == ConvPass::dgrad && problem.ic == problem.groups && problem.oc == problem.ic &&
          problem.format == MemoryFormat::channels_last && problem.oc >= kDepthwiseChannels &&
          std::ranges::all_of(x_phases, [](const Phase& phase) {
            return phase.taps <= 1 || (phase.taps <= kBackwardTaps && phase.offset_step == 1);

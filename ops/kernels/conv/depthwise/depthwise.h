@@ -53,61 +53,72 @@ struct ChannelPanels {
 /// cache lines, which come together.
 template <class T>
 inline constexpr int64_t kCopiedChannels = 128 / sizeof(T);
-/// Channels of a panel whose weights take so many bytes, at most `most` if that is not less than
-/// the kernels take.
-inline int64_t depthwise_panel(const ConvProblem& p, int64_t most,
+/// Channels of a panel whose weights, so many of each, take so many bytes, at most `most` if that
+/// is not less than the kernels take.
+inline int64_t depthwise_panel(int64_t weights_of_one, int64_t most,
                                int64_t weights = cache::kDepthwiseWeights) {
   const int64_t in_cache = weights / static_cast<int64_t>(sizeof(float));
-  return std::clamp(in_cache / (p.kh * p.kw * (p.ic / p.groups)), kDepthwiseChannels,
-                    padded_channels(most));
+  return std::clamp(in_cache / weights_of_one, kDepthwiseChannels, padded_channels(most));
 }
 
+/// How groups become channels that meet one channel each, a step: output o meets, at step i < in,
+/// channel o / out · in + i of the source.
+struct Spread {
+  int64_t in = 1, out = 1;  // channels of a group
+};
+
 /// An image tensor whose rows the kernels read: where it lies, or copied with channels innermost,
-/// mapped, a block of rows and a panel of channels at a time. Channels may be `repeated`, each as
-/// often as it has filters, and are counted so.
+/// mapped, a block of rows and a panel of channels at a time. If it is spread, channels are the
+/// outputs', and a row becomes one for each step, so that steps are like rows of taps to the
+/// kernels.
+///
+///     pixel  a b | c d    in 2, out 3      row of step 0   a a a c c c
+///                                          row of step 1   b b b d d d
 template <class T>
 class DepthwiseSource {
  public:
   DepthwiseSource(const void* data, MemoryFormat format, int64_t images, int64_t channels,
                   int64_t height, int64_t width, int64_t gap, const ChannelMap& map = {},
-                  int64_t repeated = 1)
+                  const DepthwiseKernel* kernel = nullptr, Spread spread = {})
       : data_(static_cast<const T*>(data)),
         strides_(format, channels, height, width, gap),
         width_(width),
         map_(map),
-        repeated_(repeated),
+        kernel_(kernel),
+        spread_(spread),
         bytes_(images * strides_.n * static_cast<int64_t>(sizeof(T))),
-        copied_(strides_.c != 1 || map.scale || channels < kDepthwiseChannels || repeated > 1) {}
+        copied_(strides_.c != 1 || map.scale || channels < kDepthwiseChannels || is_spread()) {}
 
   bool copied() const { return copied_; }
+  bool is_spread() const { return spread_.in > 1 || spread_.out > 1; }
   /// Does it come, row by row, from beyond a cache of so many bytes?
   bool streams_past(int64_t cache) const { return !copied_ && bytes_ > cache; }
   /// Elements of scratch that so many rows take.
   int64_t scratch_items(int64_t rows, int64_t panel) const {
-    return copied_ ? rows * width_ * pitch(panel) : 0;
+    return copied_ ? rows * spread_.in * width_ * pitch(panel) : 0;
   }
   /// Is each pixel mapped where it lies, its channels together?
   bool maps_pixels() const { return copied_ && strides_.c == 1; }
-  /// Pixel 0 of row 0, had the view all rows; distances of rows and pixels.
+  /// Pixel 0 of row 0, had the view all rows; distances of rows, steps and pixels.
   struct View {
     const T* origin;
-    int64_t row, pixel;
+    int64_t row, step, pixel;
   };
   /// Rows [rows.begin, ...) of an image, in `channels`; scratch is filled where they are copied.
   View view(int64_t image, Extent rows, Extent channels, T* scratch) const {
     const T* from = data_ + image * strides_.n;
-    if (!copied_) return {from + channels.begin, strides_.y, strides_.x};
-    const int64_t pixel = pitch(channels.size), row = width_ * pixel;
+    if (!copied_) return {from + channels.begin, strides_.y, 0, strides_.x};
+    const int64_t pixel = pitch(channels.size), step = width_ * pixel, row = spread_.in * step;
     from += rows.begin * strides_.y;
     if (channels.size < kDepthwiseChannels) std::fill_n(scratch, rows.size * row, T{});
-    if (repeated_ == 1) copy(from, rows.size, channels, scratch, pixel);
-    else copy_repeated(from, rows.size, channels, scratch, pixel);
-    return {scratch - rows.begin * row, row, pixel};
+    if (is_spread()) copy_spread(from, rows.size, channels, scratch, pixel);
+    else copy(from, rows.size, channels, scratch, pixel);
+    return {scratch - rows.begin * row, row, step, pixel};
   }
   /// The same, where scratch holds the rows `held` from an earlier view of the image: those that
   /// are wanted again are moved, not made again.
   View view(int64_t image, Extent rows, Extent channels, T* scratch, Extent& held) const {
-    const int64_t row = width_ * pitch(channels.size), held_end = held.begin + held.size;
+    const int64_t row = scratch_items(1, channels.size), held_end = held.begin + held.size;
     int64_t kept = 0;
     if (copied_ && held.begin <= rows.begin && rows.begin < held_end) {
       kept = std::min(held_end - rows.begin, rows.size);
@@ -121,18 +132,27 @@ class DepthwiseSource {
  private:
   static int64_t pitch(int64_t panel) { return round_up(panel, kDepthwiseChannels); }
 
-  void copy_repeated(const T* from, int64_t rows, Extent channels, T* to, int64_t pixel) const {
-    const int64_t first = channels.begin / repeated_, pixels = rows * width_;
-    const int64_t count = ceil_div(channels.begin + channels.size, repeated_) - first;
-    const Workspace singles(pixels * count * static_cast<int64_t>(sizeof(T)));
-    copy(from, rows, {first, count}, singles.as<T>(), count);
-    CachedVector<int32_t> single(static_cast<size_t>(channels.size));
+  void copy_spread(const T* from, int64_t rows, Extent channels, T* to, int64_t pixel) const {
+    const auto [in, out] = spread_;
+    const int64_t first = channels.begin / out, pixels = rows * width_;
+    const int64_t count = (ceil_div(channels.begin + channels.size, out) - first) * in;
+    const Workspace singles((pixels * count + kSpreadReach) * static_cast<int64_t>(sizeof(T)));
+    copy(from, rows, {first * in, count}, singles.as<T>(), count);
+    CachedVector<int32_t> index(static_cast<size_t>(channels.size));
     for (int64_t c = 0; c < channels.size; ++c)
-      single[static_cast<size_t>(c)] =
-          static_cast<int32_t>((channels.begin + c) / repeated_ - first);
-    const T* of_pixel = singles.as<T>();
-    for (int64_t i = 0; i < pixels; ++i, of_pixel += count, to += pixel)
-      for (int64_t c = 0; c < channels.size; ++c) to[c] = of_pixel[single[static_cast<size_t>(c)]];
+      index[static_cast<size_t>(c)] =
+          static_cast<int32_t>(((channels.begin + c) / out - first) * in);
+    const int64_t step = width_ * pixel;
+    for (int64_t row = 0; row < rows; ++row)
+      kernel_->spread({.from = singles.as<T>() + row * width_ * count,
+                       .from_pixel = count,
+                       .index = index.data(),
+                       .channels = channels.size,
+                       .steps = in,
+                       .pixels = width_,
+                       .to = to + row * in * step,
+                       .to_step = step,
+                       .to_pixel = pixel});
   }
 
   void copy(const T* from, int64_t rows, Extent channels, T* to, int64_t pixel) const {
@@ -160,7 +180,8 @@ class DepthwiseSource {
   ImageStrides strides_;
   int64_t width_;
   ChannelMap map_;
-  int64_t repeated_;
+  const DepthwiseKernel* kernel_;  // of what is spread
+  Spread spread_;
   int64_t bytes_;
   bool copied_;
 };
@@ -170,16 +191,17 @@ class DepthwiseSource {
 class DepthwisePlan final : public ConvPlan {
  public:
   explicit DepthwisePlan(const ConvChoice& choice);
-  /// [tap][step][channel], floats or pairs of bf16 (depthwise_kernel.h).
+  /// [tap][step][channel], floats or pairs of bf16 (depthwise_kernel.h); of a source that is spread
+  /// [row of taps][step][tap][channel], rows in the order of the phases that they are of.
   int64_t packed_bytes() const override;
   void pack(const void* weight, DType of_weight, void* packed) const override;
 
   const DepthwiseKernel& kernel;
-  const int64_t group;  // its channels
-  const int64_t
-      multiplier;      // filters a channel, whose outputs lie side by side; 1 but for groups of 1
-  const int64_t taps;  // of all rows
-  const Axis y, x;     // of wgrad: those of forward
+  const int64_t channels;  // of the output; wgrad: of dy
+  const int64_t group;     // its channels, where the kernels take groups; else 1
+  const Spread spread;     // of the source, or of x, where they do not
+  const int64_t taps;      // of all rows
+  const Axis y, x;         // of wgrad: those of forward
   const std::vector<Phase> y_phases, x_phases;
   const bool planes;  // are such that they can be convolved where they lie (planes.cpp)
 
@@ -208,7 +230,8 @@ class DepthwisePlan final : public ConvPlan {
   template <class View>
   Placed window(const Rows& read, const Phase& along_x, const View& source, Extent channels,
                 bool prefetch) const {
-    const int64_t taps_apart = kernel.steps(group) * padded_channels(problem.oc);
+    const int64_t pitch = padded_channels(this->channels);
+    const int64_t taps_apart = kernel.steps(group) * pitch;
     Placed placed{{.source = source.origin,
                    .source_row = read.phase.offset_step * source.row,
                    .pixel = source.pixel,
@@ -223,13 +246,19 @@ class DepthwisePlan final : public ConvPlan {
                    .offset_step = along_x.offset_step,
                    .channels = padded_channels(channels.size),
                    .group = group,
-                   .weight_channel = padded_channels(problem.oc),
+                   .weight_channel = pitch,
                    .fresh = prefetch ? y.stride() : 0,
                    .to_next_row = y.stride() * source.row},
                   channels.begin};
     if (placed.window.rows > 0 && placed.window.taps > 0) {
       placed.window.source = source.origin + read.first(y) * source.row;
-      const int64_t first = read.phase.kernel + read.taps.begin * read.phase.kernel_step;
+      int64_t first = read.phase.kernel + read.taps.begin * read.phase.kernel_step;
+      if (spread.in > 1) {
+        first = (rows_before(read.phase) + read.taps.begin) * spread.in;
+        placed.window.rows *= spread.in;
+        placed.window.source_row = source.step;
+        placed.window.weight_row = problem.kw * pitch;
+      }
       placed.weight += (first * problem.kw + along_x.kernel) * taps_apart;
     }
     return placed;
@@ -238,7 +267,13 @@ class DepthwisePlan final : public ConvPlan {
   bool differentiates_at_once() const override;
 
  private:
-  int64_t steps() const { return kernel.steps(group); }
+  int64_t steps() const { return spread.in > 1 ? spread.in : kernel.steps(group); }
+  /// Rows of taps of the phases before this one.
+  int64_t rows_before(const Phase& phase) const {
+    int64_t rows = 0;
+    for (const Phase* p = y_phases.data(); p != &phase; ++p) rows += p->taps;
+    return rows;
+  }
   void widen(const void* weight, DType of_weight, float* to) const;
   void pair(uint32_t* weight) const;
   void compute(const void* from, const void* with, void* to, const Epilogue& epilogue,

@@ -73,6 +73,9 @@ struct DepthwisePlane {
   int64_t weight_row, weight_tap;
   int64_t out_height, out_width;
   int64_t top, left, step;
+  /// So many planes follow each other, each `height` rows, which an output sums over with weights
+  /// that are so far apart.
+  int64_t sources = 1, weight_source = 0;
   /// Not 0: so many channels lie side by side in rows, whose widths, left and step count them all.
   /// A tap's weights, and shifts, are repeated to as many and a vector more.
   int64_t channels = 0;
@@ -98,6 +101,17 @@ inline constexpr bool takes_plane_rows(int64_t rows) {
   return rows == 1 || rows == 2 || rows == 3 || rows == 5 || rows == 7;
 }
 
+/// Pixels whose channels are spread: to[step][pixel][c] = from[pixel][index[c] + step].
+struct DepthwiseSpread {
+  const void* from;  // readable up to kSpreadReach items behind the last pixel
+  int64_t from_pixel;
+  const int32_t* index;  // [channels], not decreasing
+  int64_t channels, steps, pixels;
+  void* to;
+  int64_t to_step, to_pixel;
+};
+inline constexpr int64_t kSpreadReach = 64;
+
 struct DepthwiseKernel {
   const char* name;  // depthwise_<dtype>_<isa>
   Isa isa;
@@ -114,6 +128,7 @@ struct DepthwiseKernel {
   void (*add_gradient)(const DepthwiseWindow&, const void* dy, int64_t dy_pixel, float* gradient);
   /// Of channels with a filter each, stride 1. `weight`, gradient: at the first tap of the window.
   void (*backward)(const DepthwiseWindow&, const float* weight, const DepthwiseBackward&);
+  void (*spread)(const DepthwiseSpread&);
   /// Are groups multiplied by pairs of channels?
   bool pairs = false;
 

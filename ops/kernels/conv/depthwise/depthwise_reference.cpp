@@ -57,14 +57,16 @@ struct NaiveDepthwise {
     for (int64_t i = 0; i < p.out_height * p.out_width; ++i) {
       const int64_t channel = p.channels == 0 ? 0 : i % p.out_width % p.channels;
       float sum = 0;
-      for (int64_t r = 0; r < p.rows; ++r)
-        for (int64_t t = 0; t < p.taps; ++t) {
-          const int64_t y = i / p.out_width + p.top + r;
-          const int64_t x = i % p.out_width + p.left + t * p.step;
-          if (y < 0 || y >= p.height || x < 0 || x >= p.width) continue;
-          sum += static_cast<float>(static_cast<const T*>(p.source)[y * p.width + x]) *
-                 weight[r * p.weight_row + t * p.weight_tap + channel];
-        }
+      for (int64_t k = 0; k < p.sources; ++k)
+        for (int64_t r = 0; r < p.rows; ++r)
+          for (int64_t t = 0; t < p.taps; ++t) {
+            const int64_t y = i / p.out_width + p.top + r;
+            const int64_t x = i % p.out_width + p.left + t * p.step;
+            if (y < 0 || y >= p.height || x < 0 || x >= p.width) continue;
+            sum += static_cast<float>(
+                       static_cast<const T*>(p.source)[(k * p.height + y) * p.width + x]) *
+                   weight[k * p.weight_source + r * p.weight_row + t * p.weight_tap + channel];
+          }
       static_cast<T*>(out)[i] = static_cast<T>(stored(a, sum, channel));
     }
   }
@@ -104,8 +106,16 @@ struct NaiveDepthwise {
       }
   }
 
+  static void spread(const DepthwiseSpread& s) {
+    for (int64_t i = 0; i < s.steps; ++i)
+      for (int64_t p = 0; p < s.pixels; ++p)
+        for (int64_t c = 0; c < s.channels; ++c)
+          static_cast<T*>(s.to)[i * s.to_step + p * s.to_pixel + c] =
+              static_cast<const T*>(s.from)[p * s.from_pixel + s.index[c] + i];
+  }
+
   static constexpr DepthwiseKernel record(const char* name, DType dtype) {
-    return {name, kIsa, dtype, sum, store, store_plane, add_gradient, backward};
+    return {name, kIsa, dtype, sum, store, store_plane, add_gradient, backward, spread};
   }
 };
 

@@ -6,6 +6,7 @@
 #include "quern/ops/kernels/conv/depthwise/backward_simd.h"
 #include "quern/ops/kernels/conv/depthwise/grouped_simd.h"
 #include "quern/ops/kernels/conv/depthwise/planes_simd.h"
+#include "quern/ops/kernels/conv/depthwise/spread_simd.h"
 
 namespace quern::kernels {
 namespace {
@@ -306,6 +307,7 @@ struct DepthwiseLoops {
             PlaneLoops<T>::store,
             add_gradient,
             BackwardLoops<T>::run,
+            SpreadLoops<T>::run,
             kMultipliesPairs<T>};
   }
 };

@@ -38,24 +38,29 @@ struct PlaneLoops {
         };
         V sum[kOutputs];
         unroll<kOutputs>([&](int i) { sum[i] = V(0); });
-        for (int64_t t = 0; t < p.taps; ++t) {
-          const int64_t left = x + p.left + t * p.step;
-          const auto inside = lanes_between(-left, p.width - left);
-          const T* from = static_cast<const T*>(p.source) + first * p.width + left;
-          V tap[rows];
-          unroll<rows>([&](int r) {  // 0 for padding: 0 times infinity would be NaN
-            const V all = of_lanes(weight + r * p.weight_row + t * p.weight_tap);
-            tap[r] = xsimd::select(inside, all, V(0));
-          });
+        const T* source = static_cast<const T*>(p.source) + first * p.width;
+        const float* of_source = weight;
+        for (int64_t k = 0; k < p.sources; ++k) {
+          for (int64_t t = 0; t < p.taps; ++t) {
+            const int64_t left = x + p.left + t * p.step;
+            const auto inside = lanes_between(-left, p.width - left);
+            const T* from = source + left;
+            V tap[rows];
+            unroll<rows>([&](int r) {  // 0 for padding: 0 times infinity would be NaN
+              const V all = of_lanes(of_source + r * p.weight_row + t * p.weight_tap);
+              tap[r] = xsimd::select(inside, all, V(0));
+            });
 #pragma GCC unroll 32
-          for (int y = 0; y < positions; ++y) {
-            if (y < begin || y >= end) continue;
-            const V pixels = xsimd::select(inside, load(from + y * p.width), V(0));
-            if (t == 0) __builtin_prefetch(from + (y + kOutputs) * p.width);
+            for (int y = 0; y < positions; ++y) {
+              if (y < begin || y >= end) continue;
+              const V pixels = xsimd::select(inside, load(from + y * p.width), V(0));
+              if (t == 0) __builtin_prefetch(from + (y + kOutputs) * p.width);
 #pragma GCC unroll 8
-            for (int r = 0; r < rows; ++r)
-              if (y >= r && y - r < kOutputs) sum[y - r] = fused(pixels, tap[r], sum[y - r]);
+              for (int r = 0; r < rows; ++r)
+                if (y >= r && y - r < kOutputs) sum[y - r] = fused(pixels, tap[r], sum[y - r]);
+            }
           }
+          source += p.height * p.width, of_source += p.weight_source;
         }
         store_sums(sum, count, a.shift ? of_lanes(a.shift) : V(0), a.activation, out,
                    output * p.out_width + x, p.out_width);

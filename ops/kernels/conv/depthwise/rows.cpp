@@ -32,21 +32,19 @@ class DepthwiseEngine {
         x_(plan.x),
         kernel_(plan.kernel),
         gemm_(*plan.gemm),
-        added_(forward_ ? 1 : plan.multiplier),
-        outputs_(p_.oc / added_),
+        outputs_(plan.channels),
         source_(source, p_.format, p_.n, forward_ ? p_.ic : p_.oc, y_.source, x_.source,
-                forward_ ? p_.x_gap : p_.y_gap, map, forward_ ? plan.multiplier : 1),
+                forward_ ? p_.x_gap : p_.y_gap, map, &plan.kernel, plan.spread),
         weight_(static_cast<const float*>(packed)),
         out_(static_cast<T*>(output)),
         out_strides_(p_.format, outputs_, y_.output, x_.output, forward_ ? p_.y_gap : p_.x_gap),
         epilogue_(epilogue),
-        plain_(is_plain(epilogue) && added_ == 1 &&
-               (p_.oc >= kDepthwiseChannels || !epilogue.map.shift)),
-        direct_(plain_ && out_strides_.c == 1 && p_.oc >= kDepthwiseChannels),
+        plain_(is_plain(epilogue) && (outputs_ >= kDepthwiseChannels || !epilogue.map.shift)),
+        direct_(plain_ && out_strides_.c == 1 && outputs_ >= kDepthwiseChannels),
         moments_(epilogue.kind == Epilogue::Kind::moments && out_strides_.c == 1 &&
-                 p_.oc >= kDepthwiseChannels && plan.group == 1),
-        panels_(outputs_, panel_width() / added_),
-        pitch_(round_up(panels_.widest() * added_, kDepthwiseChannels)),
+                 outputs_ >= kDepthwiseChannels && plan.group == 1),
+        panels_(outputs_, panel_width()),
+        pitch_(round_up(panels_.widest(), kDepthwiseChannels)),
         streams_(source_.streams_past(cache::just_written())),
         owned_ahead_(p_.n * out_strides_.n * kItem >= cache::read_by_products() ? out_strides_.y
                                                                                 : 0),
@@ -72,14 +70,17 @@ class DepthwiseEngine {
   /// Are rows completed one by one, out of L1? Those of planes are copied together.
   bool by_row() const { return !plain_ && out_strides_.c == 1; }
   int64_t panel_width() const {
+    const int64_t weights = plan_.taps * plan_.group * plan_.spread.in;
     if ((source_.copied() && !source_.maps_pixels()) || out_strides_.c != 1)
-      return depthwise_panel(p_, kCopiedChannels<T>);
-    if (direct_ && plan_.group > 1) return depthwise_panel(p_, p_.oc, cache::grouped_weights());
-    return depthwise_panel(p_, moments_ ? std::min(p_.oc, kStripColumns) : p_.oc);
+      return depthwise_panel(weights, kCopiedChannels<T>);
+    if (direct_ && plan_.group > 1)
+      return depthwise_panel(weights, outputs_, cache::grouped_weights());
+    return depthwise_panel(weights, moments_ ? std::min(outputs_, kStripColumns) : outputs_);
   }
   /// Cells that an image's rows are cut into, to keep threads busy.
   int64_t row_parts() const {
-    const int64_t wanted = wanted_cells(p_.n * p_.oc * p_.oh * p_.ow * p_.kh * p_.kw * plan_.group);
+    const int64_t wanted =
+        wanted_cells(p_.n * p_.oc * p_.oh * p_.ow * plan_.taps * plan_.group * plan_.spread.in);
     return std::clamp<int64_t>(ceil_div(wanted, p_.n * panels_.count), 1, y_.output);
   }
   Extent rows_of(int64_t part) const { return piece(y_.output, row_parts_, part); }
@@ -94,8 +95,6 @@ class DepthwiseEngine {
                                      of_cell));
   }
 
-  /// The channels of the source, and of the sums, that become these of the output.
-  Extent summed(Extent channels) const { return {channels.begin * added_, channels.size * added_}; }
   Extent source_rows(Extent rows) const {
     int64_t begin = y_.source, end = 0;
     for (int64_t i = rows.begin; i < rows.begin + rows.size; ++i) {
@@ -129,7 +128,6 @@ class DepthwiseEngine {
     return image * out_strides_.n + row * out_strides_.y + channel * out_strides_.c;
   }
   void copy_out(const T* sums, int64_t image, Extent rows, Extent channels) const;
-  void add_filters(float* sums, int64_t pixels, int64_t channels) const;
   using Totals = CachedVector<PanelSums<float>>;  // of the channels, kMaxNr or a tile's at a time
   int64_t totals_width() const { return out_strides_.c == 1 ? kMaxNr : gemm_.nr; }
   Totals totals_of(int64_t block, Extent channels) const;
@@ -141,7 +139,6 @@ class DepthwiseEngine {
   const Axis &y_, &x_;
   const DepthwiseKernel& kernel_;
   const GemmKernel& gemm_;  // whose tiles' widths the epilogue has
-  const int64_t added_;     // filters of a channel, whose sums are added up
   const int64_t outputs_;   // channels of the output
   const Source source_;
   const float* const weight_;  // [tap][channel of the group][channel]
@@ -173,8 +170,8 @@ void DepthwiseEngine<T>::run_cell(int64_t cell, Extent channels) const {
   Extent held{};
   for (int64_t at = 0; at < all.size; at += block_rows_) {
     const Extent rows{all.begin + at, std::min(block_rows_, all.size - at)};
-    const auto view = source_.view(image, source_.copied() ? source_rows(rows) : Extent{},
-                                   summed(channels), copies_.get(), held);
+    const auto view = source_.view(image, source_.copied() ? source_rows(rows) : Extent{}, channels,
+                                   copies_.get(), held);
     if (direct_) {
       for (int64_t i = rows.begin; i < rows.begin + rows.size; ++i)
         sum_row(i, view, channels, out_ + place(image, i, channels.begin), out_strides_.x);
@@ -188,8 +185,7 @@ void DepthwiseEngine<T>::run_cell(int64_t cell, Extent channels) const {
     } else {
       const int64_t at_once = by_row() ? 1 : rows.size;
       for (int64_t i = 0; i < rows.size; i += at_once) {
-        sum_rows({rows.begin + i, at_once}, view, summed(channels), sums_.get());
-        add_filters(sums_.get(), at_once * x_.output, channels.size);
+        sum_rows({rows.begin + i, at_once}, view, channels, sums_.get());
         complete(sums_.get(), at_once * x_.output, place(image, rows.begin + i, channels.begin),
                  channels, totals);
       }
@@ -256,18 +252,6 @@ void DepthwiseEngine<T>::copy_out(const T* sums, int64_t image, Extent rows,
   for (int64_t i = 0; i < rows.size; ++i)
     copy_matrix(item, sums + i * x_.output * pitch_, pitch_, 1, to + i * out_strides_.y,
                 out_strides_.x, x_.output, channels.size);
-}
-
-/// The gradient of a channel with several filters is the sum of what comes through each.
-template <class T>
-void DepthwiseEngine<T>::add_filters(float* sums, int64_t pixels, int64_t channels) const {
-  if (added_ == 1) return;
-  for (int64_t i = 0; i < pixels; ++i, sums += pitch_)
-    for (int64_t c = 0; c < channels; ++c) {
-      float sum = sums[c * added_];
-      for (int64_t k = 1; k < added_; ++k) sum += sums[c * added_ + k];
-      sums[c] = sum;
-    }
 }
 
 template <class T>

@@ -24,14 +24,15 @@ class DepthwiseWgrad {
       : p_(plan.problem),
         y_(plan.y),
         phase_(plan.y_phases[0]),
-        group_(plan.group),
+        spread_(plan.spread),
+        group_(plan.group * plan.spread.in),
         kernel_(plan.kernel),
-        x_(x, p_.format, p_.n, p_.ic, p_.ih, p_.iw, p_.x_gap, map, plan.multiplier),
+        x_(x, p_.format, p_.n, p_.ic, p_.ih, p_.iw, p_.x_gap, map, &plan.kernel, plan.spread),
         dy_(dy, p_.format, p_.n, p_.oc, p_.oh, p_.ow, p_.y_gap),
         dw_(static_cast<float*>(dw)),
         taps_(plan.taps),
-        panels_(p_.oc,
-                depthwise_panel(p_, x_.copied() || dy_.copied() ? kCopiedChannels<T> : p_.oc)),
+        panels_(p_.oc, depthwise_panel(plan.taps * group_,
+                                       x_.copied() || dy_.copied() ? kCopiedChannels<T> : p_.oc)),
         pitch_(round_up(panels_.widest(), kDepthwiseChannels)),
         parts_(std::clamp<int64_t>(
             ceil_div(wanted_cells(p_.n * p_.oc * p_.oh * p_.ow * taps_ * group_), panels_.count), 1,
@@ -55,9 +56,15 @@ class DepthwiseWgrad {
       for (int64_t part = 1; part < parts_; ++part)
         for (int64_t i = 0; i < items; ++i) sums[i] += sums[part * panels_.count * items + i];
       float* dw = dw_ + channels.begin * group_ * taps_;
-      for (int64_t i = 0; i < group_; ++i)
-        copy_matrix(sizeof(float), sums + i * pitch_, 1, group_ * pitch_, dw + i * taps_,
-                    group_ * taps_, channels.size, taps_);
+      // Of a row of taps, or all rows, and a channel of the group.
+      const int64_t rows = spread_.in > 1 ? p_.kh : 1, of_row = taps_ / rows;
+      const int64_t taps_apart = (spread_.in > 1 ? 1 : group_) * pitch_;
+      for (int64_t r = 0; r < rows; ++r)
+        for (int64_t i = 0; i < group_; ++i)
+          copy_matrix(sizeof(float),
+                      sums + (r * group_ * of_row + i * (spread_.in > 1 ? of_row : 1)) * pitch_, 1,
+                      taps_apart, dw + i * taps_ + r * of_row, group_ * taps_, channels.size,
+                      of_row);
     });
   }
 
@@ -99,20 +106,21 @@ class DepthwiseWgrad {
     for (int64_t i = rows.begin; i < rows.begin + rows.size; ++i) {
       const Axis::Range live = y_.live_taps(phase_, i);
       if (live.begin >= live.end) continue;
+      const int64_t tap = spread_.in > 1 ? pitch_ : group_ * pitch_;
       const DepthwiseWindow window{.source = x.origin + source_row(i, live.begin) * x.row,
-                                   .source_row = p_.dilation_h * x.row,
+                                   .source_row = spread_.in > 1 ? x.step : p_.dilation_h * x.row,
                                    .pixel = x.pixel,
                                    .width = p_.iw,
-                                   .rows = live.end - live.begin,
+                                   .rows = (live.end - live.begin) * spread_.in,
                                    .taps = p_.kw,
-                                   .weight_row = p_.kw * group_ * pitch_,
-                                   .weight_tap = group_ * pitch_,
+                                   .weight_row = p_.kw * tap,
+                                   .weight_tap = tap,
                                    .outputs = p_.ow,
                                    .stride = p_.stride_w,
                                    .offset = -p_.pad_w,
                                    .offset_step = p_.dilation_w,
                                    .channels = padded_channels(channels.size),
-                                   .group = group_,
+                                   .group = group_ / spread_.in,
                                    .weight_channel = pitch_,
                                    .fresh = x_.streams_past(cache::l2()) ? p_.stride_h : 0,
                                    .to_next_row = p_.stride_h * x.row};
@@ -126,6 +134,7 @@ class DepthwiseWgrad {
   const ConvProblem& p_;
   const Axis& y_;
   const Phase& phase_;
+  const Spread spread_;
   const int64_t group_;  // channels of one
   const DepthwiseKernel& kernel_;
   const DepthwiseSource<T> x_, dy_;
