@@ -2,7 +2,9 @@
 // one after the other, whose outputs are too small for it. Data are small integers: sums are exact.
 #include <doctest/doctest.h>
 
-#include <cstring>
+#include <cmath>
+#include <utility>
+#include <vector>
 
 #include "conv_cases.h"
 #include "quern/ops/kernels/blocking.h"
@@ -57,6 +59,25 @@ class Layer {
 
     run(engine, images_, 0, at_once);
     for (int64_t i = 0; i < images_; ++i) run(engine, 1, i, by_image);
+    check_equal(engine, at_once, by_image);
+  }
+
+  /// Of dgrad that is done with wgrad: dx, and dw, which is the sum of the images'.
+  void check_both(const ConvKernel& engine) const {
+    const Tensor at_once = empty({images_ * items(true)}, one_.dtype);
+    const Tensor by_image = empty(at_once.shape(), one_.dtype);
+    const std::vector<float> dw = run(engine, images_, 0, at_once, true);
+    std::vector<float> sums(dw.size());
+    for (int64_t i = 0; i < images_; ++i) {
+      const std::vector<float> of_image = run(engine, 1, i, by_image, true);
+      for (size_t k = 0; k < sums.size(); ++k) sums[k] += of_image[k];
+    }
+    check_equal(engine, at_once, by_image);
+    CHECK(dw == sums);
+  }
+
+ private:
+  void check_equal(const ConvKernel& engine, const Tensor& at_once, const Tensor& by_image) const {
     visit_dtype(one_.dtype, [&]<class T>(std::type_identity<T>) {
       int64_t wrong = 0;
       for (int64_t i = 0; i < images_ * items(!forward()); ++i)
@@ -66,7 +87,6 @@ class Layer {
     });
   }
 
- private:
   bool forward() const { return pass_ == ConvPass::forward; }
   int64_t item() const { return itemsize(one_.dtype); }
   /// Of an image, of x or y.
@@ -74,7 +94,9 @@ class Layer {
     return of_x ? one_.ic * one_.ih * one_.iw : one_.oc * one_.oh * one_.ow;
   }
 
-  void run(const ConvKernel& engine, int64_t images, int64_t first, const Tensor& out) const {
+  /// Returns dw, if both gradients are asked for.
+  std::vector<float> run(const ConvKernel& engine, int64_t images, int64_t first, const Tensor& out,
+                         bool both = false) const {
     ConvProblem p = one_;
     p.n = images;
     const auto plan = plan_conv({p, pass_, &engine, &select_gemm_kernel(p.dtype)});
@@ -89,11 +111,15 @@ class Layer {
         .kind = after_.kind,
         .activation = Activation::relu6,
         .map = {of_channels_[0].data_ptr(), of_channels_[1].data_ptr(), of_channels_[2].data_ptr()},
-        .residual = after_.residual ? with : nullptr,
+        .residual = after_.residual && !both ? with : nullptr,
         .x = after_.kind == Kind::gradient ? with : nullptr,
         .first = p.sums ? sums.as<double>() : nullptr,
         .second = p.sums ? sums.as<double>() + p.ic + p.oc : nullptr};
-    plan->run(at(from_, forward()), packed.as<void>(), at(out, !forward()), epilogue);
+    std::vector<float> dw(static_cast<size_t>(both ? weight_.numel() : 0));
+    if (both)
+      plan->run_both(at(from_, false), packed.as<void>(), at(out, true), dw.data(), epilogue);
+    else plan->run(at(from_, forward()), packed.as<void>(), at(out, !forward()), epilogue);
+    return dw;
   }
 
   ConvProblem one_;
@@ -132,6 +158,8 @@ TEST_CASE("What is stored past the caches is what is stored through them" *
         for (const ConvKernel* engine : engines(p, pass, select_gemm_kernel(dtype))) {
           CAPTURE(std::string(engine->name));
           layer.check(*engine);
+          if (after.kind == Kind::gradient && std::string_view(engine->name) == "depthwise")
+            layer.check_both(*engine);
           ++ran;
         }
       }

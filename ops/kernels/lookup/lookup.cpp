@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "quern/ops/kernels/blocking.h"
 #include "quern/ops/kernels/table.h"
 #include "quern/tensor/parallel.h"
 #include "quern/tensor/storage.h"
@@ -16,10 +17,6 @@ constexpr int64_t kLongCells = 16;  // a segment of more is not left to one thre
 
 int64_t rows_a_cell(int64_t bytes) {
   return std::max<int64_t>(16, kCellBytes / std::max<int64_t>(1, bytes));
-}
-
-bool in_lines(const void* p, int64_t stride, int64_t bytes) {
-  return reinterpret_cast<uintptr_t>(p) % 64 == 0 && stride % 64 == 0 && bytes % 64 == 0;
 }
 
 /// Segment s, by partial sums over `grain` places each, which are added one after the other.
@@ -68,8 +65,9 @@ const SegmentSumKernel& select_segment_sum(DType from, DType to) {
 }
 
 void copy_rows(const RowCopyKernel& kernel, RowCopy copy) {
-  static const int64_t l3 = cache_sizes().l3;
-  copy.stream = copy.n * copy.bytes > l3 / 2 && in_lines(copy.to, copy.to_stride, copy.bytes);
+  copy.stream =
+      copy.bytes % cache::kLine == 0 &&
+      cache::bypassed(copy.to, copy.n * copy.bytes, copy.to_stride, cache::read_at_once());
   parallel_chunks(copy.n, rows_a_cell(copy.bytes), [&](int64_t begin, int64_t end) {
     RowCopy part = copy;
     part.n = end - begin;
