@@ -2,6 +2,7 @@
 // Developer's Manual, so that the AMX kernel's source runs on any machine. What raises #UD or #GP
 // throws here.
 #pragma once
+#include <bit>
 #include <cfloat>
 #include <cmath>
 #include <cstring>
@@ -58,24 +59,13 @@ class EmulatedTiles {
     require(sums.rows == left.rows && sums.row_bytes == right.row_bytes &&
                 left.row_bytes == 4 * right.rows,
             "tiles that don't fit");
-    float factors[2 * kRows][kColumns], lefts[kRows][2 * kRows];  // of k, by column; of a row, by k
-    bool plain = true;
-    for (int k = 0; k < 2 * right.rows; ++k)
-      for (int column = 0; column < kColumns; ++column) {
-        factors[k][column] = flush(right.bf16(k / 2, 2 * column + k % 2));
-        plain &= is_plain(factors[k][column]);
-      }
-    for (int row = 0; row < sums.rows; ++row)
-      for (int k = 0; k < 2 * right.rows; ++k) {
-        lefts[row][k] = flush(left.bf16(row, k));
-        plain &= is_plain(lefts[row][k]);
-      }
-    const auto add_products = plain ? add_plain_products : multiply_add_row;
+    const Pairs x(left), w(right);
+    const auto add_products = x.plain && w.plain ? add_plain_products : multiply_add_row;
     for (int row = 0; row < sums.rows; ++row) {
       Row even{}, odd{};
-      for (int k = 0; k < 2 * right.rows; k += 2) {
-        add_products(lefts[row][k], factors[k], even);
-        add_products(lefts[row][k + 1], factors[k + 1], odd);
+      for (int k = 0; k < right.rows; ++k) {
+        add_products(x.even[row][k], w.even[k], even);
+        add_products(x.odd[row][k], w.odd[k], odd);
       }
       for (int column = 0; column < sums.row_bytes / 4; ++column)
         sums.set_f32(row, column, add(sums.f32(row, column), add(even[column], odd[column])));
@@ -132,11 +122,6 @@ class EmulatedTiles {
     int rows, row_bytes;
     std::byte bytes[kRows][kRowBytes];
 
-    float bf16(int row, int column) const {
-      uint16_t bits;
-      std::memcpy(&bits, &bytes[row][2 * column], sizeof bits);
-      return bfloat16::from_bits(bits);
-    }
     float f32(int row, int column) const {
       float value;
       std::memcpy(&value, &bytes[row][4 * column], sizeof value);
@@ -145,6 +130,24 @@ class EmulatedTiles {
     void set_f32(int row, int column, float value) {
       std::memcpy(&bytes[row][4 * column], &value, sizeof value);
     }
+  };
+
+  /// A tile's pairs of bf16: the first and the second of each.
+  struct Pairs {
+    explicit Pairs(const Tile& tile) {
+      int all = 1;
+      for (int row = 0; row < tile.rows; ++row)
+        for (int i = 0; i < kColumns; ++i) {
+          uint32_t pair;
+          std::memcpy(&pair, &tile.bytes[row][4 * i], sizeof pair);
+          even[row][i] = flush(std::bit_cast<float>(pair << 16));
+          odd[row][i] = flush(std::bit_cast<float>(pair & 0xffff0000));
+          all &= is_plain(even[row][i]) & is_plain(odd[row][i]);
+        }
+      plain = all != 0;
+    }
+    Row even[kRows], odd[kRows];
+    bool plain;
   };
 
   static float flush(float x) { return std::fabs(x) < FLT_MIN ? std::copysign(0.0f, x) : x; }

@@ -97,12 +97,13 @@ void forward(const ConvProblem& p, const T* x, const T* w, Accumulator<T>* sums)
     for (int64_t oy = 0; oy < p.oh; ++oy) {
       for (int64_t ox = 0; ox < p.ow; ++ox) {
         Accumulator<T> sum = 0;
-        for (int64_t c = 0; c < s.icg; ++c) {
-          for (int64_t r = 0; r < p.kh; ++r) {
-            for (int64_t q = 0; q < p.kw; ++q) {
-              const int64_t iy = oy * p.stride_h - p.pad_h + r * p.dilation_h;
-              const int64_t ix = ox * p.stride_w - p.pad_w + q * p.dilation_w;
-              if (iy < 0 || iy >= p.ih || ix < 0 || ix >= p.iw) continue;
+        for (int64_t r = 0; r < p.kh; ++r) {
+          const int64_t iy = oy * p.stride_h - p.pad_h + r * p.dilation_h;
+          if (iy < 0 || iy >= p.ih) continue;
+          for (int64_t q = 0; q < p.kw; ++q) {
+            const int64_t ix = ox * p.stride_w - p.pad_w + q * p.dilation_w;
+            if (ix < 0 || ix >= p.iw) continue;
+            for (int64_t c = 0; c < s.icg; ++c) {
               const int64_t ic = o / s.ocg * s.icg + c;
               sum +=
                   static_cast<Accumulator<T>>(x[n * s.x.n + ic * s.x.c + iy * s.x.y + ix * s.x.x]) *
@@ -124,17 +125,16 @@ void dgrad(const ConvProblem& p, const T* dy, const T* w, Accumulator<T>* sums) 
     for (int64_t iy = 0; iy < p.ih; ++iy) {
       for (int64_t ix = 0; ix < p.iw; ++ix) {
         Accumulator<T> sum = 0;
-        for (int64_t j = 0; j < s.ocg; ++j) {
-          for (int64_t r = 0; r < p.kh; ++r) {
-            for (int64_t q = 0; q < p.kw; ++q) {
-              const int64_t ty = iy + p.pad_h - r * p.dilation_h;
-              const int64_t tx = ix + p.pad_w - q * p.dilation_w;
-              if (ty < 0 || ty % p.stride_h != 0 || ty / p.stride_h >= p.oh) continue;
-              if (tx < 0 || tx % p.stride_w != 0 || tx / p.stride_w >= p.ow) continue;
+        for (int64_t r = 0; r < p.kh; ++r) {
+          const int64_t ty = iy + p.pad_h - r * p.dilation_h, oy = ty / p.stride_h;
+          if (ty < 0 || ty % p.stride_h != 0 || oy >= p.oh) continue;
+          for (int64_t q = 0; q < p.kw; ++q) {
+            const int64_t tx = ix + p.pad_w - q * p.dilation_w, ox = tx / p.stride_w;
+            if (tx < 0 || tx % p.stride_w != 0 || ox >= p.ow) continue;
+            for (int64_t j = 0; j < s.ocg; ++j) {
               const int64_t o = c / s.icg * s.ocg + j;
               sum +=
-                  static_cast<Accumulator<T>>(dy[n * s.y.n + o * s.y.c + ty / p.stride_h * s.y.y +
-                                                 tx / p.stride_w * s.y.x]) *
+                  static_cast<Accumulator<T>>(dy[n * s.y.n + o * s.y.c + oy * s.y.y + ox * s.y.x]) *
                   static_cast<Accumulator<T>>(w[((o * s.icg + c % s.icg) * p.kh + r) * p.kw + q]);
             }
           }
@@ -155,10 +155,11 @@ void wgrad(const ConvProblem& p, const T* x, const T* dy, Accumulator<T>* dw) {
         Accumulator<T> sum = 0;
         for (int64_t n = 0; n < p.n; ++n) {
           for (int64_t oy = 0; oy < p.oh; ++oy) {
+            const int64_t iy = oy * p.stride_h - p.pad_h + r * p.dilation_h;
+            if (iy < 0 || iy >= p.ih) continue;
             for (int64_t ox = 0; ox < p.ow; ++ox) {
-              const int64_t iy = oy * p.stride_h - p.pad_h + r * p.dilation_h;
               const int64_t ix = ox * p.stride_w - p.pad_w + q * p.dilation_w;
-              if (iy < 0 || iy >= p.ih || ix < 0 || ix >= p.iw) continue;
+              if (ix < 0 || ix >= p.iw) continue;
               sum +=
                   static_cast<Accumulator<T>>(x[n * s.x.n + c * s.x.c + iy * s.x.y + ix * s.x.x]) *
                   static_cast<Accumulator<T>>(dy[n * s.y.n + o * s.y.c + oy * s.y.y + ox * s.y.x]);
