@@ -23,6 +23,11 @@ set(QUERN_PRECOMPILED <fmt/core.h> <algorithm> <array> <cmath> <cstdint> <functi
 # with those of another such target.
 function(quern_caller target)
   cmake_parse_arguments(PARSE_ARGV 1 CALLER "LOOPS" "REUSE_FROM" "")
+  get_target_property(type ${target} TYPE)
+  if(type STREQUAL OBJECT_LIBRARY)  # a part of programs, compiled as they are
+    set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+    target_compile_options(${target} PRIVATE -fPIE)
+  endif()
   if(NOT CALLER_LOOPS)
     target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
   endif()

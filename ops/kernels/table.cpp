@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <deque>
+#include <initializer_list>
 #include <string>
 #include <vector>
 
@@ -15,10 +16,8 @@
 
 namespace quern::kernels {
 
-#define QUERN_TABLE(Kernel, family, unit) extern const UnitRecords<Kernel> family##_##unit;
-#define QUERN_KIND(Kernel)
+#define QUERN_KIND(Kernel, ...) extern const UnitRecords<Kernel> __VA_ARGS__;
 #include "tables.inc"
-#undef QUERN_TABLE
 #undef QUERN_KIND
 
 namespace {
@@ -36,13 +35,6 @@ const GemmKernel* fitted(const GemmKernel& record) {
   return &copy;
 }
 
-template <class Kernel>
-void append(std::vector<const Kernel*>& list, const UnitRecords<Kernel>& unit) {
-  for (int i = 0; i < unit.count; ++i) list.push_back(fitted(unit.records[i]));
-}
-template <class Kernel, class Other>
-void append(std::vector<const Kernel*>&, const UnitRecords<Other>&) {}
-
 /// Those of a kind that come from outside, until its table is made.
 template <class Kernel>
 struct Added {
@@ -55,18 +47,24 @@ Added<Kernel>& added() {
   return of_kind;
 }
 
-/// All of a kind, in the order of the lists.
 template <class Kernel>
-std::vector<const Kernel*> listed() {
+std::vector<const Kernel*> joined(std::initializer_list<UnitRecords<Kernel>> units) {
   std::vector<const Kernel*> list;
-#define QUERN_TABLE(Of, family, unit) append(list, family##_##unit);
-#define QUERN_KIND(Of)
-#include "tables.inc"
-#undef QUERN_TABLE
-#undef QUERN_KIND
-  list.insert(list.end(), added<Kernel>().records.begin(), added<Kernel>().records.end());
+  for (const UnitRecords<Kernel>& unit : units)
+    for (int i = 0; i < unit.count; ++i) list.push_back(fitted(unit.records[i]));
+  for (const Kernel* record : added<Kernel>().records) list.push_back(record);
   return list;
 }
+/// All of a kind, in the order of the lists.
+template <class Kernel>
+std::vector<const Kernel*> listed();
+#define QUERN_KIND(Kernel, ...)           \
+  template <>                             \
+  std::vector<const Kernel*> listed() {   \
+    return joined<Kernel>({__VA_ARGS__}); \
+  }
+#include "tables.inc"
+#undef QUERN_KIND
 
 /// QUERN_KERNEL: "" where unset, else the name of a record of some kind.
 std::string_view asked_kernel() {
@@ -75,11 +73,9 @@ std::string_view asked_kernel() {
     const std::string name = value ? value : "";
     if (name.empty()) return name;
     std::vector<std::string_view> names;
-#define QUERN_TABLE(Of, family, unit)
-#define QUERN_KIND(Of) \
-  for (const Of* record : listed<Of>()) names.push_back(record->name);
+#define QUERN_KIND(Kernel, ...) \
+  for (const Kernel* record : listed<Kernel>()) names.push_back(record->name);
 #include "tables.inc"
-#undef QUERN_TABLE
 #undef QUERN_KIND
     if (std::ranges::count(names, name) == 0)
       fail("dispatch", fmt::format("QUERN_KERNEL: expected a kernel, got \"{}\"; there are {}",
@@ -96,8 +92,9 @@ std::span<const Kernel* const> table() {
   static const auto all = [] {
     const std::string_view name = asked_kernel();
     std::vector<const Kernel*> list = listed<Kernel>();
-    const auto asked = std::ranges::find(list, name, &Kernel::name);
-    if (asked != list.end()) std::rotate(list.begin(), asked, asked + 1);
+    for (size_t i = 0; i < list.size(); ++i)
+      if (list[i]->name == name)
+        for (size_t j = i; j > 0; --j) std::swap(list[j], list[j - 1]);
     added<Kernel>().too_late = true;
     return list;
   }();
@@ -111,8 +108,7 @@ void add_kernel(const Kernel& record) {
   added<Kernel>().records.push_back(&record);
 }
 
-#define QUERN_TABLE(Kernel, family, unit)
-#define QUERN_KIND(Kernel)                         \
+#define QUERN_KIND(Kernel, ...)                    \
   template std::span<const Kernel* const> table(); \
   template void add_kernel(const Kernel& record);
 #include "tables.inc"

@@ -4,9 +4,9 @@
 #include <cmath>
 
 #include "built_isa.h"
-#include "optim/kernel_check.h"
 #include "quern/ops/kernels/optim/update.h"
 #include "quern/tensor/cpu_features.h"
+#include "update_check.h"
 
 using namespace quern;
 using namespace quern::kernels;
