@@ -28,15 +28,14 @@ inline bool f32_vectors() {
 }
 
 /// Calls f with each of `isas` that is_built(), the cap set to it. They must be all those that this
-/// CPU runs of the list's records, but for references.
+/// CPU runs of the list's records.
 template <class List, class F>
 void each_cap(std::initializer_list<Isa> isas, const List& list, F f) {
   const Isa before = isa_cap();
   std::set<std::string_view> ran, listed;
   for (const auto* record : list) {
     set_isa_cap(record->isa);  // permission for AMX's tiles is asked for under no lower one
-    const bool reference = std::string_view(record->name).ends_with("reference");
-    if (!reference && cpu_has(record->isa)) listed.insert(to_string(record->isa));
+    if (is_built(record->isa)) listed.insert(to_string(record->isa));
   }
   for (const Isa isa : isas) {
     set_isa_cap(isa);

@@ -34,6 +34,9 @@ class DepthwiseWgrad {
         panels_(p_.oc, depthwise_panel(plan.taps * group_,
                                        x_.copied() || dy_.copied() ? kCopiedChannels<T> : p_.oc)),
         pitch_(round_up(panels_.widest(), kDepthwiseChannels)),
+        row_(p_.kw * group_ * pitch_),
+        tap_(spread_.in > 1 ? pitch_ : group_ * pitch_),
+        channel_(spread_.in > 1 ? p_.kw * pitch_ : pitch_),
         parts_(std::clamp<int64_t>(
             ceil_div(wanted_cells(p_.n * p_.oc * p_.oh * p_.ow * taps_ * group_), panels_.count), 1,
             p_.n * p_.oh)),
@@ -56,15 +59,10 @@ class DepthwiseWgrad {
       for (int64_t part = 1; part < parts_; ++part)
         for (int64_t i = 0; i < items; ++i) sums[i] += sums[part * panels_.count * items + i];
       float* dw = dw_ + channels.begin * group_ * taps_;
-      // Of a row of taps, or all rows, and a channel of the group.
-      const int64_t rows = spread_.in > 1 ? p_.kh : 1, of_row = taps_ / rows;
-      const int64_t taps_apart = (spread_.in > 1 ? 1 : group_) * pitch_;
-      for (int64_t r = 0; r < rows; ++r)
+      for (int64_t r = 0; r < p_.kh; ++r)
         for (int64_t i = 0; i < group_; ++i)
-          copy_matrix(sizeof(float),
-                      sums + (r * group_ * of_row + i * (spread_.in > 1 ? of_row : 1)) * pitch_, 1,
-                      taps_apart, dw + i * taps_ + r * of_row, group_ * taps_, channels.size,
-                      of_row);
+          copy_matrix(sizeof(float), sums + r * row_ + i * channel_, 1, tap_,
+                      dw + i * taps_ + r * p_.kw, group_ * taps_, channels.size, p_.kw);
     });
   }
 
@@ -106,15 +104,14 @@ class DepthwiseWgrad {
     for (int64_t i = rows.begin; i < rows.begin + rows.size; ++i) {
       const Axis::Range live = y_.live_taps(phase_, i);
       if (live.begin >= live.end) continue;
-      const int64_t tap = spread_.in > 1 ? pitch_ : group_ * pitch_;
       const DepthwiseWindow window{.source = x.origin + source_row(i, live.begin) * x.row,
                                    .source_row = spread_.in > 1 ? x.step : p_.dilation_h * x.row,
                                    .pixel = x.pixel,
                                    .width = p_.iw,
                                    .rows = (live.end - live.begin) * spread_.in,
                                    .taps = p_.kw,
-                                   .weight_row = p_.kw * tap,
-                                   .weight_tap = tap,
+                                   .weight_row = p_.kw * tap_,
+                                   .weight_tap = tap_,
                                    .outputs = p_.ow,
                                    .stride = p_.stride_w,
                                    .offset = -p_.pad_w,
@@ -126,7 +123,7 @@ class DepthwiseWgrad {
                                    .to_next_row = p_.stride_h * x.row};
       each_dense<T>(window, [&](const DepthwiseWindow& part, int64_t output, int64_t apart) {
         kernel_.add_gradient(part, dy.origin + i * dy.row + output * dy.pixel, apart * dy.pixel,
-                             sums + live.begin * p_.kw * group_ * pitch_);
+                             sums + live.begin * row_);
       });
     }
   }
@@ -142,6 +139,8 @@ class DepthwiseWgrad {
   const int64_t taps_;
   const ChannelPanels panels_;
   const int64_t pitch_;  // of a pixel in scratch, of a tap's sums
+  // Of sums: [row][tap][channel of the group][channel], or, spread, [row][step][tap][channel].
+  const int64_t row_, tap_, channel_;
   const int64_t parts_;
   const int64_t block_rows_;
   const PerThread<T> x_copies_, dy_copies_;  // of a block
