@@ -175,6 +175,16 @@ struct GroupedLoops {
         __builtin_prefetch(next + r * w.source_row + p * w.pixel);
   }
 
+  /// As a call, which takes sums in registers: inlined for each block it is most of the code, and
+  /// not quicker.
+  template <class... Seven>
+  __attribute__((noinline)) static void store_seven(int64_t count, V shift, Activation activation,
+                                                    Sums<T> out, int64_t to, int64_t apart,
+                                                    Seven... sums) {
+    const V sum[] = {sums...};
+    store_sums(sum, count, shift, activation, out, to, apart);
+  }
+
   static void sum(const DepthwiseWindow& w, const float* weight, const DepthwiseStore& a,
                   Sums<T> out, int64_t out_pixel) {
     for (int64_t output = 0; output < w.outputs;) {
@@ -184,10 +194,9 @@ struct GroupedLoops {
         if (w.fresh > 0) prefetch(w, output, count, c);
         for (int64_t o = 0; o < count; ++o) out.own((output + o) * out_pixel + c);
         const V shift = a.shift ? load(a.shift + c) : V(0);
-        const auto put = [&](int64_t o, V sum) __attribute__((always_inline)) {
-          const Bounds bounds(a.activation);
-          out.put((output + o) * out_pixel + c,
-                  clamped(sum + shift, V(bounds.low), V(bounds.high)));
+        const auto put = [&](int64_t o, auto... sums) __attribute__((always_inline)) {
+          store_seven(left - o, shift, a.activation, out, (output + o) * out_pixel + c, out_pixel,
+                      sums...);
         };
         if (left > 7) sum_block<kOutputs>(w, weight + c, output, count, c, put);
         else sum_block<7>(w, weight + c, output, left, c, put);
@@ -213,7 +222,7 @@ struct GroupedLoops {
     });
   }
 
-  /// put(output, sum) for up to kBlock outputs.
+  /// put(output, its sum and those of the six that follow) for a block.
   template <int kBlock, class Put>
   __attribute__((always_inline)) static void sum_block(const DepthwiseWindow& w,
                                                        const float* weight, int64_t output,
@@ -245,11 +254,12 @@ struct GroupedLoops {
           }
         }
       }
-#pragma GCC unroll 14
-    for (int o = 0; o < kBlock; ++o) {
-      if (o >= count) break;
-      put(o, sums[o]);
-    }
+    each<kBlock / 7>([&](auto half) __attribute__((always_inline)) {
+      [&]<int... i>(std::integer_sequence<int, i...>) __attribute__((always_inline)) {
+        put(7 * half, sums[7 * half + i]...);
+      }
+      (std::make_integer_sequence<int, 7>{});
+    });
   }
 
   static void add_gradient(const DepthwiseWindow& w, const T* dy, int64_t dy_pixel,

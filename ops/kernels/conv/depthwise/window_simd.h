@@ -45,19 +45,18 @@ struct Sums {
 };
 
 /// put(i, sum i) of the first `count`.
-template <class V, class F>
-__attribute__((always_inline)) inline void each_sum(const V (&sum)[kOutputs], int64_t count,
-                                                    F put) {
+template <class V, int n, class F>
+__attribute__((always_inline)) inline void each_sum(const V (&sum)[n], int64_t count, F put) {
 #pragma GCC unroll 8
-  for (int i = 0; i < kOutputs; ++i) {
+  for (int i = 0; i < n; ++i) {
     if (i >= count) break;
     put(i, sum[i]);
   }
 }
 /// The first `count` of a run's sums to elements `to`, to + apart, ...
-template <class T, class V = Vec<T>>
-__attribute__((always_inline)) inline void store_sums(const V (&sum)[kOutputs], int64_t count,
-                                                      V shift, Activation activation, Sums<T> out,
+template <class T, int n, class V = Vec<T>>
+__attribute__((always_inline)) inline void store_sums(const V (&sum)[n], int64_t count, V shift,
+                                                      Activation activation, Sums<T> out,
                                                       int64_t to, int64_t apart) {
   if (activation == Activation::none)
     return each_sum(
