@@ -8,6 +8,7 @@
 #include <deque>
 #include <initializer_list>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "quern/tensor/check.h"
@@ -94,7 +95,7 @@ std::span<const Kernel* const> table() {
     std::vector<const Kernel*> list = listed<Kernel>();
     for (size_t i = 0; i < list.size(); ++i)
       if (list[i]->name == name)
-        for (size_t j = i; j > 0; --j) std::swap(list[j], list[j - 1]);
+        for (size_t j = i; j > 0; --j) std::swap(list[j], list[j - 1]);  // to the front
     added<Kernel>().too_late = true;
     return list;
   }();
