@@ -36,7 +36,7 @@ class alignas(64) OwnBlocks {
   bool give(std::byte* block, const SizeClass& size) {
     const std::lock_guard lock(mutex_);
     List& list = lists_[static_cast<size_t>(size.index)];
-    if (list.count >= std::max(kFewest, kOfASize / size.bytes)) return false;
+    if (list.count >= std::clamp(kOfASize / size.bytes, kFewest, kMostOfASize)) return false;
     if (held_ + size.bytes > kMost) return false;
     ASAN_POISON_MEMORY_REGION(block, size.bytes);
     list.blocks.push(block);
@@ -49,7 +49,10 @@ class alignas(64) OwnBlocks {
   static void give_all_back();
 
  private:
-  static constexpr size_t kFewest = 2, kOfASize = size_t{32} << 10, kMost = size_t{4} << 20;
+  /// Blocks of a size are few: they are asked of the system anew for as long as one thread makes
+  /// what gathers here, as where each task leaves its result to the caller.
+  static constexpr size_t kFewest = 2, kMostOfASize = 16;
+  static constexpr size_t kOfASize = size_t{32} << 10, kMost = size_t{4} << 20;  // bytes
 
   struct List {
     FreeList blocks;

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <new>
+#include <thread>
 
 #include "quern/autograd/grad_mode.h"
 #include "quern/nn/resnet.h"
@@ -76,6 +77,27 @@ TEST_CASE("this program counts what is asked of the heap") {
   const int64_t bytes = int64_t{64} << 20, start = memory_stats().system_bytes;
   const Workspace large(bytes);
   CHECK(memory_stats().system_bytes >= start + bytes);
+}
+
+TEST_CASE("tensors of one thread that another one frees soon ask for nothing") {
+  std::atomic<int> made = 0, freed = 0;
+  Tensor handed;
+  std::thread maker([&] {
+    for (int i = 0; i < 80; ++i) {
+      handed = raw::slice(ones({3}), 0, 1, 3);
+      ++made;
+      while (freed <= i) std::this_thread::yield();
+    }
+  });
+  int64_t warm = 0;
+  for (int i = 0; i < 80; ++i) {
+    while (made <= i) std::this_thread::yield();
+    handed = {};
+    if (i == 40) warm = news;
+    ++freed;
+  }
+  maker.join();
+  CHECK(news.load() == warm);
 }
 
 TEST_CASE("resnet: evaluation asks for nothing once it is warm") {
