@@ -22,9 +22,10 @@ namespace {
 Tensor integers_of(DType dtype, int64_t items, uint32_t state) {
   Tensor all = empty({items}, dtype);
   visit_dtype(dtype, [&]<class T>(std::type_identity<T>) {
+    T* const out = all.out<T>();
     for (int64_t i = 0; i < items; ++i) {
       state = state * 1664525u + 1013904223u;
-      all.out<T>()[i] = static_cast<T>(static_cast<double>((state >> 16) * 7 >> 16) - 3);
+      out[i] = static_cast<T>(static_cast<double>((state >> 16) * 7 >> 16) - 3);
     }
   });
   return all;
@@ -79,10 +80,11 @@ class Layer {
  private:
   void check_equal(const ConvKernel& engine, const Tensor& at_once, const Tensor& by_image) const {
     visit_dtype(one_.dtype, [&]<class T>(std::type_identity<T>) {
+      const T *a = at_once.data<T>(), *b = by_image.data<T>();
+      const double most = tolerance(engine);
       int64_t wrong = 0;
       for (int64_t i = 0; i < images_ * items(!forward()); ++i)
-        wrong += !(std::abs(static_cast<double>(at_once.data<T>()[i]) -
-                            static_cast<double>(by_image.data<T>()[i])) <= tolerance(engine));
+        wrong += !(std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i])) <= most);
       CHECK(wrong == 0);
     });
   }

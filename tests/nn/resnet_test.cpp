@@ -313,13 +313,14 @@ TEST_CASE("resnet50's logits in each precision of f32 products") {
 }
 
 TEST_CASE("child: steps of training" * doctest::skip()) {
-  for (const auto format : {MemoryFormat::contiguous, MemoryFormat::channels_last})
-    for (const bool fuse : {true, false}) {
+  for (const bool fuse : {true, false}) {
+    nn::ResNet net(nn::ResNet::Block::bottleneck, {1, 1, 1, 1}, {.num_classes = 10, .fuse = fuse});
+    optim::SGD optimizer(net.parameters(), {.lr = 0.01, .momentum = 0.9});
+    for (const auto format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
       const bool amp = fuse == (format == MemoryFormat::channels_last);
-      nn::ResNet net(nn::ResNet::Block::bottleneck, {1, 1, 1, 1},
-                     {.num_classes = 10, .fuse = fuse});
-      optim::SGD optimizer(net.parameters(), {.lr = 0.01, .momentum = 0.9});
       const Tensor x = raw::contiguous(rand({1, 3, 33, 33}), format);
+      net.train();
+      optimizer.zero_grad();
       Tensor loss;
       {
         const AutocastGuard autocast(amp);
@@ -332,6 +333,7 @@ TEST_CASE("child: steps of training" * doctest::skip()) {
       const AutocastGuard autocast(amp);
       net(x);
     }
+  }
 }
 
 TEST_CASE("resnet: no op takes a kernel that is not for this CPU") {
