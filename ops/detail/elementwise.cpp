@@ -1,6 +1,7 @@
 #include "quern/ops/detail/elementwise.h"
 
 #include <algorithm>
+#include <cstring>
 #include <initializer_list>
 #include <utility>
 
@@ -83,11 +84,48 @@ void run_nest(const Loops& nest, const Tensor& y, const Tensor& a, const Tensor&
   });
 }
 
+/// Elements of a run that is worth no more to lengthen.
+constexpr int64_t kLongRun = 1 << 10;
+
+/// How often a row of `rows` that is the same for all of them is repeated, so that runs are long: a
+/// divisor of how many there are. Where that is few, copies of it would be a good part of y.
+int64_t repetitions(int64_t row, int64_t rows) {
+  int64_t most = std::min(kLongRun / row, rows / 4);
+  while (most > 1 && rows % most != 0) --most;
+  return std::max<int64_t>(most, 1);
+}
+
+/// To begin a run takes as long as some hundred elements, and where a factor of each channel meets
+/// channels-last pixels, a run is a pixel. So an operand whose row serves all of the next axis is
+/// copied, that row several times, and `nest` goes through the copy; null where there is none.
+/// `own` is the operand before it was expanded, of_own its steps, of_other those of the other one.
+Tensor repeat_rows(const Tensor& own, Loops& nest, int64_t Place::*of_own,
+                   int64_t Place::*of_other) {
+  if (nest.count() < 2 || !own.is_dense_as(own.format())) return {};
+  Loops::Axis &rows = nest[nest.count() - 2], &run = nest[nest.count() - 1];
+  const bool serves_all = run.*of_own == 1 && rows.*of_own == 0;
+  const bool dense = run.*of_other == 1 && rows.*of_other == run.size && rows.y == run.size;
+  const int64_t times = repetitions(run.size, rows.size), bytes = run.size * itemsize(own.dtype());
+  if (!serves_all || !dense || times == 1) return {};
+  for (int i = 0; i < nest.count() - 2; ++i)
+    if (nest[i].*of_own % run.size != 0) return {};
+
+  const Tensor copy = empty({own.numel() / run.size, times, run.size}, own.dtype());
+  const auto* const from = static_cast<const std::byte*>(own.data_ptr());
+  auto* const to = static_cast<std::byte*>(copy.out_ptr());
+  parallel_chunks(copy.numel() / run.size, kLongRun, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i)
+      std::memcpy(to + i * bytes, from + i / times * bytes, static_cast<size_t>(bytes));
+  });
+  for (int i = 0; i < nest.count() - 2; ++i) nest[i].*of_own *= times;
+  rows.y *= times, rows.*of_other *= times, rows.size /= times, run.size *= times;
+  return copy;
+}
+
 /// run(n, a, b, y, mode) for a dense y and operands, of one dtype, that broadcast to it.
 template <class RunKernel>
-void broadcast(const Tensor& y, Tensor a, Tensor b, RunKernel run_kernel) {
-  a = expand(a, y.shape());
-  b = expand(b, y.shape());
+void broadcast(const Tensor& y, const Tensor& own_a, const Tensor& own_b, RunKernel run_kernel) {
+  Tensor a = expand(own_a, y.shape()), b = expand(own_b, y.shape());
   Loops nest = loop_nest(y, a, b);
   if (nest.inner().a > 1 || (nest.inner().a == 0 && nest.inner().b == 0)) {
     a = contiguous(a, y.format());
@@ -97,6 +135,10 @@ void broadcast(const Tensor& y, Tensor a, Tensor b, RunKernel run_kernel) {
     b = contiguous(b, y.format());
     nest = loop_nest(y, a, b);
   }
+  if (const Tensor longer = repeat_rows(own_a, nest, &Place::a, &Place::b); longer.defined())
+    a = longer;
+  if (const Tensor longer = repeat_rows(own_b, nest, &Place::b, &Place::a); longer.defined())
+    b = longer;
   run_nest(nest, y, a, b, run_kernel);
 }
 
