@@ -5,6 +5,8 @@
 // that results must be equal, rounded once for bf16.
 #include <doctest/doctest.h>
 
+#include <map>
+#include <tuple>
 #include <vector>
 
 #include "conv_cases.h"
@@ -17,6 +19,15 @@ using namespace quern::kernels;
 using namespace quern::test;
 
 namespace {
+
+/// integers(), made once: tests go through the same cases again and again.
+Buffer integers_of(DType dtype, int64_t count, uint32_t seed) {
+  static std::map<std::tuple<DType, int64_t, uint32_t>, Buffer> made;
+  const std::tuple key{dtype, count, seed};
+  auto found = made.find(key);
+  if (found == made.end()) found = made.emplace(key, Buffer(dtype, integers(count, seed))).first;
+  return found->second;
+}
 
 /// A batch norm's center, scale and shift for each of `channels`; x of -3 ... 3 becomes at most 12.
 struct Norm {
@@ -35,8 +46,8 @@ struct Norm {
 
 std::vector<double> mapped_wgrad(ConvProblem p, const ConvKernel& kernel, const GemmKernel& gemm,
                                  int bf16_terms = 0) {
-  Buffer x(p.dtype, integers(p.n * p.ic * p.ih * p.iw, 1));
-  Buffer dy(p.dtype, integers(p.n * p.oc * p.oh * p.ow, 4));
+  Buffer x = integers_of(p.dtype, p.n * p.ic * p.ih * p.iw, 1);
+  Buffer dy = integers_of(p.dtype, p.n * p.oc * p.oh * p.ow, 4);
   Buffer dw(sum_dtype(p.dtype), p.oc * p.ic / p.groups * p.kh * p.kw);
   Norm norm(sum_dtype(p.dtype), p.ic);
   p.maps = true;
@@ -66,9 +77,10 @@ Fused run_fused(ConvProblem p, const ConvKernel& kernel, const GemmKernel& gemm,
   const int64_t x_items = p.n * p.ic * p.ih * p.iw, y_items = p.n * p.oc * p.oh * p.ow;
   const int64_t channels = forward ? p.oc : p.ic;
   const DType wide = sum_dtype(p.dtype);
-  Buffer source(p.dtype, integers(forward ? x_items : y_items, 1));
-  Buffer w(p.dtype, integers(p.oc * p.ic / p.groups * p.kh * p.kw, 2));
-  Buffer x(p.dtype, integers(x_items, 7)), out(p.dtype, integers(forward ? y_items : x_items, 3));
+  Buffer source = integers_of(p.dtype, forward ? x_items : y_items, 1);
+  Buffer w = integers_of(p.dtype, p.oc * p.ic / p.groups * p.kh * p.kw, 2);
+  Buffer x = integers_of(p.dtype, x_items, 7);
+  Buffer out = integers_of(p.dtype, forward ? y_items : x_items, 3);
   Norm before(wide, p.ic), after(wide, channels);
   Buffer first(DType::f64, channels), second(DType::f64, channels);
 
