@@ -146,16 +146,17 @@ class TapPlan final : public ConvPlan {
 };
 
 /// Some channels of a group's source in a block, to its scratch (terms term_items() apart, which is
-/// that of the block), mapped and rounded if need be, zeros where there is padding. What k has more
-/// than there are channels, and what follows the last position, is zeroed with the first channel.
+/// that of the block), mapped and rounded if need be, zeros where there is padding. What positions
+/// have more than channels, and what follows the last one, is zeroed with the first channel.
 template <class T, class Operand>
 void copy_source(const TapPlan& plan, const T* source, const ChannelMap& map, const Block& block,
                  int64_t group, Extent channels, Operand* to) {
   const PartSpan part("copy_source");
   const int64_t items = plan.term_items(block);
-  const int64_t whole = plan.k == plan.conv.k() ? items - plan.k : 0;
+  const bool filled = plan.k == plan.conv.k() || plan.conv.kw_in_k;
+  const int64_t copied = filled ? items - plan.k : 0;
   for (int64_t term = 0; channels.begin == 0 && term < plan.terms; ++term)
-    std::fill(to + term * items + whole, to + (term + 1) * items, Operand{});
+    std::fill(to + term * items + copied, to + (term + 1) * items, Operand{});
   const int64_t first = group * plan.conv.source_channels + channels.begin;
   copy_block({.item = sizeof(T),
               .strides = plan.source_strides,
