@@ -1,7 +1,6 @@
 #include "quern/ops/detail/elementwise.h"
 
 #include <algorithm>
-#include <cstring>
 #include <initializer_list>
 #include <utility>
 
@@ -105,18 +104,14 @@ Tensor repeat_rows(const Tensor& own, Loops& nest, int64_t Place::*of_own,
   Loops::Axis &rows = nest[nest.count() - 2], &run = nest[nest.count() - 1];
   const bool serves_all = run.*of_own == 1 && rows.*of_own == 0;
   const bool dense = run.*of_other == 1 && rows.*of_other == run.size && rows.y == run.size;
-  const int64_t times = repetitions(run.size, rows.size), bytes = run.size * itemsize(own.dtype());
-  if (!serves_all || !dense || times == 1) return {};
+  if (!serves_all || !dense) return {};
   for (int i = 0; i < nest.count() - 2; ++i)
     if (nest[i].*of_own % run.size != 0) return {};
+  const int64_t times = repetitions(run.size, rows.size);
+  if (times == 1) return {};
 
-  const Tensor copy = empty({own.numel() / run.size, times, run.size}, own.dtype());
-  const auto* const from = static_cast<const std::byte*>(own.data_ptr());
-  auto* const to = static_cast<std::byte*>(copy.out_ptr());
-  parallel_chunks(copy.numel() / run.size, kLongRun, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i)
-      std::memcpy(to + i * bytes, from + i / times * bytes, static_cast<size_t>(bytes));
-  });
+  const Tensor copy = contiguous(
+      as_strided(own, {own.numel() / run.size, times, run.size}, {run.size, 0, 1}, own.offset()));
   for (int i = 0; i < nest.count() - 2; ++i) nest[i].*of_own *= times;
   rows.y *= times, rows.*of_other *= times, rows.size /= times, run.size *= times;
   return copy;
