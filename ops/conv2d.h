@@ -11,9 +11,9 @@ namespace quern {
 ///   weight  [O, C/groups, KH, KW], of x's dtype; under autocast both are lowered to bf16
 ///   bias    [O], f32 or of x's dtype (f64 for f64); may be undefined
 ///   y       [N, O, OH, OW], OH = floor((H + 2·padding - dilation·(KH-1) - 1) / stride) + 1
-/// The sums of bf16, and forward those of f32 of fewer than 16 channels, are padded with zeros of
-/// the weight, or of dy, times what follows in x: there a NaN or infinity may reach outputs left of
-/// its window too, and in bf16 gradients of all columns of the weight.
+/// The sums of bf16 are padded with zeros of the weight, or of dy, times what follows in x: there a
+/// NaN or infinity may reach outputs left of its window too, and gradients of all columns of the
+/// weight.
 /// 3×3 filters of f32 with stride, dilation and groups of 1 on channels_last go by Winograd's
 /// F(2×2, 3×3) or, on large images, F(4×4, 3×3), forward and for x's gradient, and by F(2×2) for
 /// the weight's, where that is faster: F(2×2) with about 0.6 of the rounding error of plain sums

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 
@@ -113,6 +114,27 @@ TEST_CASE("conv2d follows its definition in every dtype and format") {
           if (format == MemoryFormat::contiguous)
             CHECK(same_bits(c(strided(x), strided(w), bias), y));
         }
+      }
+    }
+  }
+}
+
+TEST_CASE("conv2d of few channels in f32 takes a NaN to the outputs that read it, no others") {
+  const Case cases[] = {
+      {{1, 3, 9, 60}, {5, 3, 3, 3}, 2, 1},  {{1, 3, 9, 60}, {33, 3, 3, 3}, 2, 1},
+      {{2, 5, 7, 18}, {40, 5, 5, 5}, 1, 2}, {{1, 1, 40, 40}, {3, 1, 1, 5}, 1, {0, 2}},
+      {{1, 2, 8, 30}, {4, 2, 3, 7}, 1, 0},  {{1, 15, 6, 21}, {17, 15, 3, 3}, 2, {1, 4}},
+  };
+  for (const Case& c : cases) {
+    for (MemoryFormat format : kFormats) {
+      for (int64_t at : {0, 7, 12, 40}) {
+        CAPTURE(c.x);
+        CAPTURE(at);
+        const Tensor x = random(c.x, 1, DType::f32, format), w = random(c.weight, 2, DType::f32);
+        x.mutable_data<float>()[at] = NAN;
+        const auto got = c(x, w).to_vector<double>(), expected = oracle(c, x, w, {});
+        CHECK(std::ranges::equal(
+            got, expected, [](double a, double b) { return std::isnan(a) == std::isnan(b); }));
       }
     }
   }

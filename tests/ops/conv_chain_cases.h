@@ -144,7 +144,7 @@ template <class F>
 void each_case(F f) {
   for (const Case& c : kCases)
     for (MemoryFormat format : kFormats) {
-      CAPTURE(c.name);
+      CAPTURE(std::string(c.name));
       CAPTURE(to_string(format));
       f(c, format);
     }

@@ -32,6 +32,7 @@ inline __m512 interleave_lo(__m512 a, __m512 b) { return _mm512_unpacklo_ps(a, b
 inline __m512 interleave_hi(__m512 a, __m512 b) { return _mm512_unpackhi_ps(a, b); }
 inline __m512i interleave_lo(__m512i a, __m512i b) { return _mm512_unpacklo_epi32(a, b); }
 inline __m512i interleave_hi(__m512i a, __m512i b) { return _mm512_unpackhi_epi32(a, b); }
+constexpr __mmask16 kEvens = 0x5555;  // lanes of a
 /// a and b again.
 inline __m512 evens(__m512 lo, __m512 hi) { return _mm512_shuffle_ps(lo, hi, 0x88); }
 inline __m512 odds(__m512 lo, __m512 hi) { return _mm512_shuffle_ps(lo, hi, 0xdd); }

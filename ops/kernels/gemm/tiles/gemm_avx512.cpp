@@ -9,6 +9,9 @@ struct Singles {
   static __m512 broadcast(const char* a) {
     return _mm512_set1_ps(*reinterpret_cast<const float*>(a));
   }
+  static __m512 broadcast_to_evens(const char* a) {
+    return _mm512_maskz_broadcastss_ps(kEvens, _mm_load_ss(reinterpret_cast<const float*>(a)));
+  }
   static __m512 broadcast_two(const char* a) {
     double two;
     __builtin_memcpy(&two, a, sizeof two);
@@ -83,7 +86,6 @@ constexpr GemmKernel kRecords[] = {
      .a = DType::f32,
      .mr = kMr,
      .nr = kNr,
-     .k_multiple = 2,
      .run = dispatch_rows<F32, kMr>,
      .run_outer = dispatch_rows<Outer<SingleRows>, kNarrowMr>,
      .narrow_mr = kNarrowMr,

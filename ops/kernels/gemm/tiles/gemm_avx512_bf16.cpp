@@ -14,6 +14,11 @@ struct Pairs {
     asm("" : "+v"(all));  // clang 16 crashes when it folds the broadcast
     return all;
   }
+  static __m512i broadcast_to_evens(const char* a) {
+    int32_t pair;
+    __builtin_memcpy(&pair, a, sizeof pair);
+    return _mm512_maskz_set1_epi32(kEvens, pair);
+  }
   static __m512i broadcast_two(const char* a) {
     int64_t pairs;
     __builtin_memcpy(&pairs, a, sizeof pairs);
@@ -72,7 +77,6 @@ constexpr GemmKernel kRecords[] = {
      .mr = kMr,
      .nr = kNr,
      .kr = 2,
-     .k_multiple = 4,
      .run = dispatch_rows<Bf16, kMr>,
      .run_outer = dispatch_rows<Outer<PairedRows>, kNarrowMr>,
      .narrow_mr = kNarrowMr,

@@ -76,6 +76,19 @@ __attribute__((always_inline)) inline void add_half(Accumulators<kRows>& c, cons
   }
 }
 
+/// The same of the last kr products, where k has no 2·kr left: the second halves gain 0·0.
+template <class Products, int kRows, class Rows, class Items>
+__attribute__((always_inline)) inline void add_first_half(Accumulators<kRows>& c, const Rows& a,
+                                                          Items b) {
+  const Items b_lo = interleave_lo(b, Items{}), b_hi = interleave_hi(b, Items{});
+#pragma GCC unroll 14
+  for (int r = 0; r < kRows; ++r) {
+    const Items x = Products::broadcast_to_evens(a[r]);
+    c.lo[r] = Products::add(c.lo[r], x, b_lo);
+    c.hi[r] = Products::add(c.hi[r], x, b_hi);
+  }
+}
+
 /// Adds kr outer products to the sums of the first 16 columns alone. Items of two rows, which lie
 /// side by side, are broadcast at once and meet each column of B twice: sums of two rows
 /// interleave.
@@ -158,7 +171,7 @@ __attribute__((always_inline)) inline void fetch_row(const void* b) {
   _mm_prefetch(later + 64, _MM_HINT_T0);
 }
 
-/// Tiles of kRows rows. A turn adds kr products to each sum twice: k_multiple is 2·kr.
+/// Tiles of kRows rows. A turn adds kr products to each sum twice, the last one may do so once.
 /// What is around the loop counts where k is small: an out-of-order core overlaps the end of a tile
 /// and the start of the next one with products only as far as its reorder buffer reaches. So each
 /// End has a loop of its own, since GCC 12 moves all sums to other registers between one loop and
@@ -177,8 +190,9 @@ struct Tiles {
       do {
         RowsOfA<kRows> a(static_cast<const Item*>(tile.a[i]) + row * tile.lda, item * tile.lda);
         const auto* b = static_cast<const Item*>(tile.b[i]);
-        const Item* const end = b + tile.k * kNr;
-        do {
+        const bool one_more = tile.k % (2 * kr) != 0;
+        const Item* const end = b + (tile.k - (one_more ? kr : 0)) * kNr;
+        while (b != end) {
           fetches.step();
           if constexpr (End::kHalf) {
             add_half<Products>(c, a, Products::load(b), Products::load(b + kr * kNr));
@@ -187,7 +201,11 @@ struct Tiles {
             add(c, a, kr * item, b + kr * kNr);
           }
           a.advance(2 * kr * item), b += 2 * kr * kNr;
-        } while (b != end);
+        }
+        if (one_more) {
+          if constexpr (End::kHalf) add_first_half<Products>(c, a, Products::load(b));
+          else add(c, a, 0, b);
+        }
       } while (++i < tile.batch);
       fetches.rest();
       if constexpr (End::kHalf) c.join_halves();
