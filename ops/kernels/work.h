@@ -32,6 +32,7 @@ constexpr int64_t even_piece(int64_t n, int64_t largest) {
 
 struct Extent {
   int64_t begin, size;
+  bool operator==(const Extent&) const = default;
 };
 /// The i-th of `parts` pieces of 0..n.
 constexpr Extent piece(int64_t n, int64_t parts, int64_t i) {

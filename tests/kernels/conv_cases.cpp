@@ -25,6 +25,18 @@ const std::vector<Case> kCases{
      .kernel = {4, 5},
      .stride = {2, 3},
      .pad = {1, 2}},
+    // few input channels, read where they lie: rows are cut where columns of taps are padding, of
+    // which some outputs read nothing else
+    {.n = 2,
+     .groups = 1,
+     .ic = 3,
+     .oc = 5,
+     .size = {5, 121},
+     .kernel = {3, 3},
+     .stride = {2, 2},
+     .pad = {1, 1}},
+    {.n = 2, .groups = 1, .ic = 4, .oc = 5, .size = {4, 50}, .kernel = {1, 3}, .pad = {1, 4}},
+    {.n = 1, .groups = 1, .ic = 1, .oc = 5, .size = {70, 1}, .kernel = {1, 3}, .pad = {0, 1}},
     // 3×3, even and odd everything
     {.name = "3×3, odd",
      .n = 2,

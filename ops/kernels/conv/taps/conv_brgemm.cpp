@@ -151,12 +151,16 @@ bool neighbours_are_outputs(const TapConv& conv) {
 
 }  // namespace
 
+bool TapPlan::lies_as_a(int64_t gap) const {
+  return bf16_terms == 0 && (conv.format == MemoryFormat::channels_last || source_total == 1) &&
+         (!conv.kw_in_k || (conv.groups == 1 && gap == 0)) && k == conv.k() &&
+         !rows_collide(*gemm, source_total * conv.x.stride());
+}
+
 bool TapPlan::reads_in_place(int64_t gap) const {
-  // Rows of taps that fall on padding are left out, single taps are not.
-  return bf16_terms == 0 && conv.format == MemoryFormat::channels_last &&
-         (!conv.kw_in_k || (conv.groups == 1 && gap == 0)) &&
-         padded_k(*gemm, conv.k()) == conv.k() && conv.x.reads_no_padding(gap) &&
-         !rows_collide(*gemm, conv.groups * conv.source_channels * conv.x.stride());
+  // Rows of taps that fall on padding are left out; single taps only where they are not products.
+  const bool left_out = conv.kw_in_k && !row_pieces.empty();
+  return lies_as_a(gap) && (left_out || conv.x.reads_no_padding(gap));
 }
 
 /// Not where tiles would leave a remainder in each row of x, which another convolution writes.
@@ -179,18 +183,18 @@ TapPlan::TapPlan(const ConvChoice& choice)
       source_strides(conv.format, source_total, conv.y.source, conv.x.source, conv.source_gap),
       out_strides(conv.format, output_total, conv.y.output, conv.x.output, conv.output_gap),
       k(padded_k(*gemm, conv.k())),
+      max_taps(most_taps(conv)),
+      k_block(pass_of_k(*this)),
+      panels(panel_count(*gemm, conv.output_channels)),
       row_pieces(cut_row()),
       in_place(!problem.maps && reads_in_place(conv.source_gap) &&
                (!strips || neighbours_are_outputs(conv))),
-      panels(panel_count(*gemm, conv.output_channels)),
       copied_groups(groups_to_copy(*this)),
       pitch(in_place       ? source_total
             : conv.kw_in_k ? conv.source_channels
                            : without_collisions(*gemm, copied_groups * k)),
       a_pixel(a_column()),
       output_pixel(out_strides.x * conv.x.output_step),
-      max_taps(most_taps(conv)),
-      k_block(pass_of_k(*this)),
       source_step(step_of_source(*this)),
       grid(BlockGrid::within(
           conv.images, conv.y.longest_phase(), cache::source_block(), [&](int64_t rows) {

@@ -238,13 +238,13 @@ void TapEngine<T, Operand>::run_panel(const PhaseWork& work, const Panel& panel,
         // No tap reaches these pixels.
         if (batch == 0 && first)
           for (int64_t j = 0; j < m; ++j) std::fill_n(c + j * ldc, panel.n, Acc{});
-        const int64_t k = std::min(plan_.k_block, plan_.k - k0);
+        const int64_t k = std::min(plan_.k_block, run.k.size - k0);
         const Prefetch::Lines lines =
             fetched(tiles * batch * k / (2 * gemm_.kr), a + from + rows * plan_.a_pixel);
         for (int64_t row = run.rows.begin, t = 0; row < run.rows.end; ++row)
           for (const TapItems& tap : work.taps.subspan(row * work.row_taps + first_tap, live)) {
-            tap_a[t] = a + from + tap.a + k0;
-            tap_b[t++] = panel.b + tap.b + k0 * gemm_.nr;
+            tap_a[t] = a + from + tap.a + (run.k.begin + k0);
+            tap_b[t++] = panel.b + tap.b + (run.k.begin + k0) * gemm_.nr;
           }
         GemmTile tile{.tiles = tiles,
                       .m = m,

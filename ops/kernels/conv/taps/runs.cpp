@@ -1,6 +1,7 @@
 // The runs of output pixels that tiles go along: along rows, or, where these are short, along the
 // images.
 #include <algorithm>
+#include <functional>
 
 #include "quern/ops/kernels/conv/taps/taps.h"
 #include "quern/ops/kernels/gemm/micro_kernel.h"
@@ -39,13 +40,17 @@ class PhaseOutputs {
   Run run(int64_t image, int64_t row, const RowPiece& piece) const {
     const TapConv& conv = plan_.conv;
     const ImageStrides& out = plan_.out_strides;
+    const int64_t live = piece.columns.end - piece.columns.begin;
     return {.a = image * a_image_ + row * a_row_ + piece.begin * plan_.a_column(),
             .output = (block_.image + image) * out.n +
                       (y_.start + (block_.row + row) * conv.y.output_step) * out.y +
                       (x_.start + piece.begin * conv.x.output_step) * out.x,
             .length = piece.length,
             .rows = conv.y.live_taps(y_, block_.row + row),
-            .columns = piece.columns};
+            .columns = conv.kw_in_k ? Axis::Range{0, live > 0 ? 1 : 0} : piece.columns,
+            .k = conv.kw_in_k && live < x_.taps ? Extent{piece.columns.begin * conv.source_channels,
+                                                         live * conv.source_channels}
+                                                : Extent{0, plan_.k}};
   }
 
  private:
@@ -58,9 +63,13 @@ class PhaseOutputs {
 }  // namespace
 
 /// Where taps reach far into the padding, the outputs for which they do are runs of their own,
-/// which leave them out.
+/// which leave them out. With kw_in_k, so are all that read padding, if tiles can read the source
+/// where it lies then.
 std::vector<RowPiece> TapPlan::cut_row() const {
-  if (strips || conv.kw_in_k || conv.x.phases() != 1) return {};
+  if (strips || conv.x.phases() != 1) return {};
+  const bool instead_of_copy = !problem.maps && lies_as_a(conv.source_gap) && k_block == k &&
+                               conv.source_channels % gemm->k_multiple == 0;
+  if (conv.kw_in_k && !instead_of_copy) return {};
   const Phase phase = conv.x.phase(0);
   std::vector<RowPiece> pieces;
   for (int64_t i = 0; i < phase.count; ++i) {
@@ -68,9 +77,16 @@ std::vector<RowPiece> TapPlan::cut_row() const {
     if (pieces.empty() || pieces.back().columns != columns) pieces.push_back({i, 0, columns});
     ++pieces.back().length;
   }
+  const int64_t whole = time_of_run(*gemm, phase.count, {0, phase.taps});
   int64_t cut = 0;
   for (const RowPiece& piece : pieces) cut += time_of_run(*gemm, piece.length, piece.columns);
-  if (10 * cut > 9 * time_of_run(*gemm, phase.count, {0, phase.taps})) pieces.clear();
+  // An item is copied in a sixth of the time that a row of a tile takes for one of k.
+  const bool pays =
+      conv.kw_in_k ? 6 * (cut - whole) * panels * conv.y.kernel < conv.y.stride() * conv.x.source
+                   : 10 * cut <= 9 * whole;
+  if (!pays) pieces.clear();
+  // The longest first: of its first tile is the pivot that moments are taken about.
+  std::ranges::stable_sort(pieces, std::ranges::greater{}, &RowPiece::length);
   return pieces;
 }
 
@@ -108,13 +124,13 @@ Run* TapPlan::runs_along_images(const Block& block, const Phase& y, const Phase&
 
 Run* TapPlan::runs_along_rows(const Block& block, const Phase& y, const Phase& x, Run* end) const {
   const PhaseOutputs outputs(*this, block, y, x);
-  const RowPiece whole{0, x.count, {0, conv.kw_in_k ? 1 : x.taps}};
+  const RowPiece whole{0, x.count, {0, x.taps}};
   const std::span<const RowPiece> pieces =
       row_pieces.empty() ? std::span(&whole, 1) : std::span(row_pieces);
   Run* last = nullptr;
   const auto add = [&](const Run& run) {
     // Rows that follow each other without a gap, in A and in the output, are one run.
-    if (last && run.rows == last->rows && run.columns == last->columns &&
+    if (last && run.rows == last->rows && run.columns == last->columns && run.k == last->k &&
         run.a == last->a + last->length * a_pixel &&
         run.output == last->output + last->length * output_pixel)
       last->length += run.length;
@@ -122,7 +138,7 @@ Run* TapPlan::runs_along_rows(const Block& block, const Phase& y, const Phase& x
   };
   for (int64_t n = 0; n < block.images; ++n) {
     if (outputs.rows_are_pixels()) {
-      add(outputs.run(n, 0, {0, outputs.rows(), whole.columns}));
+      add(outputs.run(n, 0, {0, outputs.rows(), pieces.front().columns}));
       continue;
     }
     for (int64_t row = 0; row < outputs.rows(); ++row)

@@ -21,8 +21,8 @@ struct TapConv {
   int64_t source_channels, output_channels;  // of a group
   int64_t kernel_rows, kernel_columns;       // of taps that are products of their own
   /// A row of taps is one product over kw·source_channels consecutive items: for few source
-  /// channels. Padding k reads on into the next pixels, which meet zero weights; a NaN or infinity
-  /// there reaches outputs that are so much further to the left.
+  /// channels. Where k is padded (bf16) it reads on into the next pixels, which meet zero weights;
+  /// a NaN or infinity there reaches outputs that are so much further to the left.
   bool kw_in_k;
   DType dtype;
   MemoryFormat format;
@@ -50,7 +50,8 @@ struct RowPiece {
 struct Run {
   int64_t a, output;  // of the first pixel
   int64_t length;
-  Axis::Range rows, columns;  // of taps, padding left out
+  Axis::Range rows, columns;  // of taps that are products of their own, padding left out
+  Extent k;                   // of each product: all of it, but with kw_in_k padding is left out
 };
 
 /// Where a product of a tap is: from an output pixel's place in A, and from a panel's weights on.
@@ -90,15 +91,15 @@ class TapPlan final : public ConvPlan {
   int64_t source_total, output_total;  // channels of all groups
   ImageStrides source_strides, out_strides;
   int64_t k;                               // of a product
+  int64_t max_taps;                        // products that make one tile, at most
+  int64_t k_block;                         // of one pass over a product
+  int64_t panels;                          // of a group's output channels
   const std::vector<RowPiece> row_pieces;  // none: rows are not cut
   bool in_place;                           // A is the source
-  int64_t panels;                          // of a group's output channels
   int64_t copied_groups;                   // at a time
   int64_t pitch;                           // between positions of A
   bool by_image = false;                   // runs go along the images, else along rows
   int64_t a_pixel, output_pixel;           // between neighbouring outputs of a run
-  int64_t max_taps;                        // products that make one tile, at most
-  int64_t k_block;                         // of one pass over a product
   int64_t source_step;  // bytes of A a step of a tile, where all of A is dense; else 0
   BlockGrid grid;
   int64_t parts;         // of the panels; cells are these times the grid's blocks
@@ -141,6 +142,8 @@ class TapPlan final : public ConvPlan {
   Run* runs_along_rows(const Block& block, const Phase& y, const Phase& x, Run* end) const;
   /// Can tiles read A where the source lies, if so many pixels of zeros follow each of its rows?
   bool reads_in_place(int64_t gap) const;
+  /// But for padding in its rows.
+  bool lies_as_a(int64_t gap) const;
   void block_for_panels();
   void block_for_strips();
 };
