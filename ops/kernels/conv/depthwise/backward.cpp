@@ -106,7 +106,8 @@ void DepthwiseBackwardEngine<T>::run_cell(int64_t part, Extent channels) const {
   constexpr int64_t item = sizeof(T);
   const int64_t x_bytes = p_.n * x_strides_.n * item;
   const bool streams = x_bytes > cache::l2();
-  const bool bypasses = cache::bypassed(dx_, x_bytes, x_strides_.x * item, cache::read_at_once());
+  const bool bypasses =
+      cache::bypassed(dx_, x_bytes, x_strides_.x * item, cache::read_by_products());
   const Extent rows = piece(p_.n * p_.ih, parts_, part);
   int64_t pending = 0;  // pixels of `sums`
   for (int64_t at = rows.begin; at < rows.begin + rows.size; ++at) {
