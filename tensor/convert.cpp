@@ -242,6 +242,19 @@ void copy_rows(std::byte* dst, int64_t dst_stride, const std::byte* src, int64_t
   else copy(std::type_identity<uint8_t>{});
 }
 
+void stream_rows(std::byte* dst, int64_t dst_stride, const std::byte* src, int64_t src_stride,
+                 int64_t n, int64_t bytes) {
+#ifdef __SSE2__
+  for (int64_t i = 0; i < n; ++i, dst += dst_stride, src += src_stride)
+    for (int64_t at = 0; at < bytes; at += 16)
+      _mm_stream_si128(reinterpret_cast<__m128i*>(dst + at),
+                       _mm_loadu_si128(reinterpret_cast<const __m128i*>(src + at)));
+  _mm_sfence();
+#else
+  copy_rows(dst, dst_stride, src, src_stride, n, bytes);
+#endif
+}
+
 void transpose_tile(std::byte* dst, int64_t dst_stride, const std::byte* src, int64_t src_stride,
                     int64_t rows, int64_t columns, int64_t itemsize) {
   visit_itemsize(itemsize, [&]<class T>(T) {

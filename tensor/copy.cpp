@@ -5,10 +5,12 @@
 //   short rows, dense on both sides      row by row, along the next dimension
 //   anything else                        runs along the innermost dimension, however short
 #include <algorithm>
+#include <numeric>
 #include <vector>
 
 #include "quern/tensor/check_dense.h"
 #include "quern/tensor/convert.h"
+#include "quern/tensor/cpu_features.h"
 #include "quern/tensor/divide.h"
 #include "quern/tensor/loops.h"
 #include "quern/tensor/parallel.h"
@@ -118,6 +120,13 @@ void transpose(const Side& dst, const Side& src, Loops loops, int axis) {
   // what the tile beside it reads, or the one below where a cell has not all rows.
   constexpr int64_t kFar = int64_t{1} << 20;
   const bool far = loops.elements() * rows.size * columns.size * src_size > kFar;
+  // A result that L3 hardly holds is written past the caches, which saves reading what it
+  // overwrites; not where a tile's columns are pages apart, which memory takes one by one.
+  constexpr int64_t kLine = 64, kPage = 4096;
+  const bool streams = loops.elements() * rows.size * columns.size * size >= cache_sizes().l3 / 2 &&
+                       std::gcd(rows.size, kTile) * size % kLine == 0 &&
+                       columns.dst * size % kLine == 0 && columns.dst * size % kPage != 0 &&
+                       reinterpret_cast<uintptr_t>(dst.data) % kLine == 0;
   const int64_t ahead = kTile * src_size * (down == 1 ? 1 : rows.src);
   parallel_for(loops.elements() * across * down, [&](int64_t cell) {
     const Place at = loops.place(cell / (across * down));
@@ -134,8 +143,14 @@ void transpose(const Side& dst, const Side& src, Loops loops, int axis) {
           for (int64_t line = 0; far && line < kTile * src_size; line += 64)
             __builtin_prefetch(row + ahead + line);
         }
-        detail::transpose_tile(dst.at(at.dst + c * columns.dst + r), columns.dst, tile, kTile, m, n,
-                               size);
+        std::byte* const to = dst.at(at.dst + c * columns.dst + r);
+        if (streams) {
+          alignas(64) std::byte turned[kTile * kTile * 8];
+          detail::transpose_tile(turned, kTile, tile, kTile, m, n, size);
+          detail::stream_rows(to, columns.dst * size, turned, kTile * size, n, m * size);
+        } else {
+          detail::transpose_tile(to, columns.dst, tile, kTile, m, n, size);
+        }
       }
     }
   });

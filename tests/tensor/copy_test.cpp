@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 
+#include "emulated_cpu.h"
+#include "quern/tensor/cpu_features.h"
 #include "quern/tensor/parallel.h"
 #include "quern/tensor/random.h"
 #include "quern/tensor/raw.h"
@@ -91,6 +93,16 @@ TEST_CASE("copy_: between formats, around the sizes of tiles and cells") {
       check_copy(empty(shape, to, MemoryFormat::channels_last), nchw);
       check_copy(empty(shape, to), nhwc);
     }
+  }
+}
+
+TEST_CASE("copy_: between formats, of more than the caches hold" *
+          doctest::skip(test::kEmulatedCpu)) {
+  for (auto [to, from] : {std::pair{DType::f32, DType::f32}, std::pair{DType::bf16, DType::f32}}) {
+    const int64_t image = 48 * 64 * 33 * itemsize(to);
+    const Shape shape{cache_sizes().l3 / 2 / image + 1, 48, 64, 33};
+    check_copy(empty(shape, to, MemoryFormat::channels_last), numbers(shape, from));
+    check_copy(empty(shape, to), numbers(shape, from, MemoryFormat::channels_last));
   }
 }
 
