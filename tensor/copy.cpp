@@ -104,12 +104,29 @@ int transposed_axis(const Loops& loops) {
   return -1;
 }
 
+constexpr int64_t kTile = 32;
+
+/// Is a transpose of columns along an axis written past the caches? A result that L3 hardly holds
+/// is, which saves reading what it overwrites, if tiles are whole cache lines; not where their
+/// columns are pages apart, which memory takes one by one.
+bool bypasses_caches(const Side& dst, const Loops& loops, int axis) {
+  constexpr int64_t kLine = 64, kPage = 4096;
+  const int64_t size = itemsize(dst.dtype);
+  const auto whole_lines = [&](int64_t elements) { return elements * size % kLine == 0; };
+  if (loops.elements() * size < cache_sizes().l3 / 2) return false;
+  if (loops[axis].dst * size % kPage == 0) return false;
+  for (int i = 0; i < loops.count() - 1; ++i)
+    if (!whole_lines(loops[i].dst)) return false;
+  return whole_lines(std::gcd(loops.inner().size, kTile)) &&
+         reinterpret_cast<uintptr_t>(dst.data) % kLine == 0;
+}
+
 /// Tiles of 32 × 32: a row is read along the source's dense axis and converted into a buffer, a
 /// column of which is written along the destination's. So both sides meet whole cache lines, one
 /// row at a time, even where a stride of 4 KiB puts all rows of a tile into the same set of L1.
 void transpose(const Side& dst, const Side& src, Loops loops, int axis) {
-  constexpr int64_t kTile = 32;
   const Loops::Axis columns = loops[axis], rows = loops.inner();
+  const bool streams = bypasses_caches(dst, loops, axis);
   loops[axis].size = 1;
   loops.drop_inner();
   const int64_t height = std::min(rows.size, kGrain / kTile);  // rows a cell
@@ -120,13 +137,6 @@ void transpose(const Side& dst, const Side& src, Loops loops, int axis) {
   // what the tile beside it reads, or the one below where a cell has not all rows.
   constexpr int64_t kFar = int64_t{1} << 20;
   const bool far = loops.elements() * rows.size * columns.size * src_size > kFar;
-  // A result that L3 hardly holds is written past the caches, which saves reading what it
-  // overwrites; not where a tile's columns are pages apart, which memory takes one by one.
-  constexpr int64_t kLine = 64, kPage = 4096;
-  const bool streams = loops.elements() * rows.size * columns.size * size >= cache_sizes().l3 / 2 &&
-                       std::gcd(rows.size, kTile) * size % kLine == 0 &&
-                       columns.dst * size % kLine == 0 && columns.dst * size % kPage != 0 &&
-                       reinterpret_cast<uintptr_t>(dst.data) % kLine == 0;
   const int64_t ahead = kTile * src_size * (down == 1 ? 1 : rows.src);
   parallel_for(loops.elements() * across * down, [&](int64_t cell) {
     const Place at = loops.place(cell / (across * down));

@@ -103,6 +103,10 @@ TEST_CASE("copy_: between formats, of more than the caches hold" *
     const Shape shape{cache_sizes().l3 / 2 / image + 1, 48, 64, 33};
     check_copy(empty(shape, to, MemoryFormat::channels_last), numbers(shape, from));
     check_copy(empty(shape, to), numbers(shape, from, MemoryFormat::channels_last));
+    // Images an element more apart, so that few begin with a cache line.
+    const int64_t items = 48 * 64 * 33;
+    const Tensor apart = empty({shape[0] * (items + 1)}, to);
+    check_copy(raw::as_strided(apart, shape, {items + 1, 1, 33 * 48, 48}, 0), numbers(shape, from));
   }
 }
 
