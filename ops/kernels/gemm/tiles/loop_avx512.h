@@ -171,11 +171,12 @@ __attribute__((always_inline)) inline void fetch_row(const void* b) {
   _mm_prefetch(later + 64, _MM_HINT_T0);
 }
 
-/// Tiles of kRows rows. A turn adds kr products to each sum twice, the last one may do so once.
+/// Tiles of kRows rows. A turn adds kr products to each sum twice; what is left of k has its own
+/// step behind the loop, since an exit from within makes GCC keep the rows' addresses of both.
 /// What is around the loop counts where k is small: an out-of-order core overlaps the end of a tile
 /// and the start of the next one with products only as far as its reorder buffer reaches. So each
 /// End has a loop of its own, since GCC 12 moves all sums to other registers between one loop and
-/// several ends, and loops run at least once, as the contract has it.
+/// several ends, and those over products and tiles run at least once, as the contract has it.
 template <class Products, int kRows>
 struct Tiles {
   template <class End>
