@@ -13,7 +13,7 @@ namespace quern {
 ///   y       [N, O, OH, OW], OH = floor((H + 2·padding - dilation·(KH-1) - 1) / stride) + 1
 /// The sums of bf16 are padded with zeros of the weight, or of dy, times what follows in x: there a
 /// NaN or infinity may reach outputs left of its window too, and gradients of all columns of the
-/// weight. In any dtype a NaN of dy reaches the gradient of a tap that reads padding there.
+/// weight. In any dtype a NaN of dy may reach gradients of taps that read padding there.
 /// 3×3 filters of f32 with stride, dilation and groups of 1 on channels_last go by Winograd's
 /// F(2×2, 3×3) or, on large images, F(4×4, 3×3), forward and for x's gradient, and by F(2×2) for
 /// the weight's, where that is faster: F(2×2) with about 0.6 of the rounding error of plain sums

@@ -249,9 +249,14 @@ void stream_rows(std::byte* dst, int64_t dst_stride, const std::byte* src, int64
     for (int64_t at = 0; at < bytes; at += 16)
       _mm_stream_si128(reinterpret_cast<__m128i*>(dst + at),
                        _mm_loadu_si128(reinterpret_cast<const __m128i*>(src + at)));
-  _mm_sfence();
 #else
   copy_rows(dst, dst_stride, src, src_stride, n, bytes);
+#endif
+}
+
+void stream_fence() {
+#ifdef __SSE2__
+  _mm_sfence();
 #endif
 }
 

@@ -163,6 +163,7 @@ void transpose(const Side& dst, const Side& src, Loops loops, int axis) {
         }
       }
     }
+    if (streams) detail::stream_fence();
   });
 }
 

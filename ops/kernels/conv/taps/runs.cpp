@@ -67,9 +67,9 @@ class PhaseOutputs {
 /// where it lies then.
 std::vector<RowPiece> TapPlan::cut_row() const {
   if (strips || conv.x.phases() != 1) return {};
-  const bool instead_of_copy = !problem.maps && lies_as_a(conv.source_gap) && k_block == k &&
-                               conv.source_channels % gemm->k_multiple == 0;
-  if (conv.kw_in_k && !instead_of_copy) return {};
+  const bool saves_copy = conv.kw_in_k && !problem.maps && lies_as_a(conv.source_gap) &&
+                          k_block == k && conv.source_channels % gemm->k_multiple == 0;
+  if (conv.kw_in_k && !saves_copy) return {};
   const Phase phase = conv.x.phase(0);
   std::vector<RowPiece> pieces;
   for (int64_t i = 0; i < phase.count; ++i) {
@@ -82,8 +82,8 @@ std::vector<RowPiece> TapPlan::cut_row() const {
   for (const RowPiece& piece : pieces) cut += time_of_run(*gemm, piece.length, piece.columns);
   // An item is copied in a sixth of the time that a row of a tile takes for one of k.
   const bool pays =
-      conv.kw_in_k ? 6 * (cut - whole) * panels * conv.y.kernel < conv.y.stride() * conv.x.source
-                   : 10 * cut <= 9 * whole;
+      saves_copy ? 6 * (cut - whole) * panels * conv.y.kernel < conv.y.stride() * conv.x.source
+                 : 10 * cut <= 9 * whole;
   if (!pays) pieces.clear();
   // The longest first: of its first tile is the pivot that moments are taken about.
   std::ranges::stable_sort(pieces, std::ranges::greater{}, &RowPiece::length);
