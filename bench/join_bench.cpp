@@ -46,9 +46,10 @@ class JoinCase : public Case {
       return;
     }
     double* sums = static_cast<double*>(sums_.data());
-    join_reduce(kernel_, size_, branch(), shortcut(), dout_.data(), mask_.data(), sums,
-                sums + size_.channels, sums + 2 * size_.channels);
-    join_apply(kernel_, size_, branch(), shortcut(), dout_.data(), mask_.data());
+    const JoinGradient gradient{dout_.data(), mask_.data()};
+    join_reduce(kernel_, size_, branch(), shortcut(), gradient, sums, sums + size_.channels,
+                sums + 2 * size_.channels);
+    join_apply(kernel_, size_, branch(), shortcut(), gradient);
   }
 
   std::string wrong() override {

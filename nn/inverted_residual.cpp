@@ -36,7 +36,11 @@ SqueezeExcitation::SqueezeExcitation(int64_t channels, int64_t squeezed, Functio
       scale_(scale) {}
 
 Tensor SqueezeExcitation::forward(const Tensor& x) {
-  return x * scale_(fc2_(activation_(fc1_(adaptive_avg_pool2d(x, 1)))));
+  return x * factors(adaptive_avg_pool2d(x, 1));
+}
+
+Tensor SqueezeExcitation::factors(const Tensor& means) {
+  return scale_(fc2_(activation_(fc1_(means))));
 }
 
 void InvertedResidual::connect(bool shortcut, double depth) {
@@ -56,7 +60,11 @@ Tensor InvertedResidual::forward(const Tensor& x) {
   if (squeeze_) {
     Residual before = branch;
     before.branch.pop_back();
-    y = (*squeeze_)(before(x));
+    before.gate = [this](const Tensor& means) {
+      const Span span = Span::of_module(squeeze_->name());
+      return squeeze_->factors(means);
+    };
+    y = before(x);
     branch.branch = {branch.branch.back()};
   }
   y = branch(y);

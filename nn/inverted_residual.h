@@ -45,6 +45,8 @@ class SqueezeExcitation : public Module {
   /// `squeezed`: channels between fc1 and fc2.
   SqueezeExcitation(int64_t channels, int64_t squeezed, Function activation, Function scale);
   Tensor forward(const Tensor& x) override;
+  /// What x is multiplied by, of its means [N, C, 1, 1].
+  Tensor factors(const Tensor& means);
 
  private:
   Conv2d &fc1_, &fc2_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "quern/ops/activation.h"
+#include "quern/ops/adaptive_avg_pool2d.h"
 #include "quern/ops/binary.h"
 #include "quern/ops/fused/conv_chain.h"
 
@@ -42,7 +43,8 @@ std::optional<Tensor> fused(const Tensor& x, const Residual& residual) {
   ConvChain chain{.stages = stages,
                   .shortcut = residual.projection ? projection
                               : residual.shortcut ? identity
-                                                  : none};
+                                                  : none,
+                  .gate = residual.gate};
   if (residual.projection) chain.projection = stage_of(*residual.projection);
   const Tensor y = conv_chain(x, chain, training);
   if (training)
@@ -58,7 +60,8 @@ Tensor Residual::operator()(const Tensor& x) const {
   Tensor y = branch[0](x);
   for (size_t i = 1; i < branch.size(); ++i) y = branch[i](activate(y, branch[i - 1].activation));
   if (shortcut) y = y + (projection ? (*projection)(x) : x);
-  return activate(y, branch.back().activation);
+  y = activate(y, branch.back().activation);
+  return gate ? y * gate(adaptive_avg_pool2d(y, 1)) : y;
 }
 
 }  // namespace quern::nn

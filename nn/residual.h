@@ -2,6 +2,7 @@
 // activation after it, and what is added before the last one. Op by op, or fused to one op
 // (ops/fused/conv_chain.h).
 #pragma once
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -22,7 +23,7 @@ struct ConvNorm {
   Tensor operator()(const Tensor& x) const { return (*norm)((*conv)(x)); }
 };
 
-/// The branch and the shortcut of a block.
+/// The branch and the shortcut of a block, or the branch and its gate.
 struct Residual {
   /// [N, C, H, W] to the activation of the sum. Errors: those of the ops.
   Tensor operator()(const Tensor& x) const;
@@ -30,7 +31,9 @@ struct Residual {
   std::vector<ConvNorm> branch;             ///< at least one
   bool shortcut = true;                     ///< without: activation(branch(x))
   std::optional<ConvNorm> projection = {};  ///< what x goes through on the shortcut
-  bool fuse = true;                         ///< where the modules allow it
+  /// Without a shortcut: what the output y is multiplied by, of adaptive_avg_pool2d(y, 1).
+  std::function<Tensor(const Tensor&)> gate = {};
+  bool fuse = true;  ///< where the modules allow it
 };
 
 }  // namespace quern::nn

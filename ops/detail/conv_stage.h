@@ -20,8 +20,11 @@ inline kernels::ConvProblem problem_of(const ConvStage& s, const Shape& x, DType
 
 /// One autograd node; `recorded`: there will be one, some gradient is wanted.
 Tensor conv_chain_train(const Tensor& x, const ConvChain& chain, bool recorded);
-/// By the running statistics, which become the epilogues of the convolutions. Records nothing.
+/// By the running statistics, which become the epilogues of the convolutions. Records nothing, and
+/// leaves the gate to its caller.
 Tensor conv_chain_eval(const Tensor& x, const ConvChain& chain);
+/// What the chain's gate makes of these means. Error: of another shape or dtype.
+Tensor gate_factors(const ConvChain& chain, const Tensor& means);
 /// op by op
 Tensor conv_chain_composed(const Tensor& x, const ConvChain& chain, bool training);
 

@@ -4,6 +4,7 @@
 
 #include "quern/autograd/grad_mode.h"
 #include "quern/ops/activation.h"
+#include "quern/ops/adaptive_avg_pool2d.h"
 #include "quern/ops/autocast.h"
 #include "quern/ops/batch_norm.h"
 #include "quern/ops/binary.h"
@@ -32,6 +33,7 @@ void check_chain(const Tensor& x, const ConvChain& chain, bool training) {
   for (const ConvStage& stage : chain.stages.subspan(1))
     shape = check_stage(stage, x, shape, training);
   if (chain.shortcut == none) return;
+  check(!chain.gate, kOp, "shortcut: expected none beside a gate");
   const Shape shortcut = chain.shortcut == identity
                              ? x.shape()
                              : check_stage(chain.projection, x, x.shape(), training);
@@ -53,7 +55,19 @@ bool recorded(const Tensor& x, const ConvChain& chain) {
                             (chain.shortcut == projection && wants(chain.projection)));
 }
 
+Tensor gated(const Tensor& y, const ConvChain& chain) {
+  if (!chain.gate) return y;
+  return y * detail::gate_factors(chain, adaptive_avg_pool2d(y, 1));
+}
+
 }  // namespace
+
+Tensor detail::gate_factors(const ConvChain& chain, const Tensor& means) {
+  const Tensor factors = chain.gate(means);
+  check(factors.defined() && factors.shape() == means.shape() && factors.dtype() == means.dtype(),
+        kOp, "gate: expected factors {} {}, got {}", means.dtype(), means.shape(), factors);
+  return factors;
+}
 
 Tensor detail::conv_chain_composed(const Tensor& x, const ConvChain& chain, bool training) {
   Tensor y = composed(chain.stages[0], x, training);
@@ -64,7 +78,7 @@ Tensor detail::conv_chain_composed(const Tensor& x, const ConvChain& chain, bool
   }
   if (chain.shortcut == identity) y = y + x;
   if (chain.shortcut == projection) y = y + composed(chain.projection, x, training);
-  return activate(y, last);
+  return gated(activate(y, last), chain);
 }
 
 Tensor conv_chain(const Tensor& x_any, const ConvChain& chain, bool training) {
@@ -77,7 +91,8 @@ Tensor conv_chain(const Tensor& x_any, const ConvChain& chain, bool training) {
       chain.shortcut == none || kernels::only_clamps(chain.stages.back().activation);
   if (training && !keeps_bits) return detail::conv_chain_composed(x, chain, true);
   if (training) return detail::conv_chain_train(x, chain, record);
-  return record ? detail::conv_chain_composed(x, chain, false) : detail::conv_chain_eval(x, chain);
+  if (record) return detail::conv_chain_composed(x, chain, false);
+  return gated(detail::conv_chain_eval(x, chain), chain);
 }
 
 }  // namespace quern

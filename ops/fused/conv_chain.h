@@ -5,6 +5,7 @@
 // CNN training", MLSys'19. The output, which the next op would keep for its gradient, is made again
 // in backward.
 #pragma once
+#include <functional>
 #include <span>
 #include <string_view>
 
@@ -34,15 +35,20 @@ struct ConvChain {
   enum class Shortcut { none, identity, projection };
   Shortcut shortcut = Shortcut::none;  ///< which of these
   ConvStage projection = {};           ///< with Shortcut::projection only
+  /// What the output y is multiplied by, without a shortcut only: of its means over the pixels,
+  /// adaptive_avg_pool2d(y, 1), to factors of the same shape and dtype. None: nothing.
+  std::function<Tensor(const Tensor&)> gate = {};
 };
 
-/// activation(branch(x)), or of branch(x) + x, or of branch(x) + projection(x).
+/// activation(branch(x)), or of branch(x) + x, or of branch(x) + projection(x); or what a gate
+/// leaves of the first.
 ///   x  [N, C, H, W], f32, bf16 or f64; the output has its format and dtype
 /// Autocast takes an f32 x as bf16, for the shortcut too, and f32 weights.
 /// The same as the composition of conv2d, batch_norm, activations and add in arguments, gradients
 /// and what happens to the running statistics; it rounds bf16 less often. Computed in
 /// channels_last.
-/// Errors: as those of conv2d and batch_norm; a shortcut of another shape than the branch.
+/// Errors: as those of conv2d and batch_norm; a shortcut of another shape than the branch, or with
+/// a gate; factors of another shape or dtype.
 Tensor conv_chain(const Tensor& x, const ConvChain& chain, bool training);
 
 }  // namespace quern

@@ -61,6 +61,7 @@ struct Problem {
     if (shortcut == Shortcut::none) return {};
     return side(1, shortcut_v.data(), dv, shortcut == Shortcut::projection);
   }
+  JoinGradient gradient() const { return {dout.data(), mask.data()}; }
   double get(size_t which, size_t k, int64_t c) const { return parameters[which * 6 + k].get(c); }
 
   template <class F>
@@ -105,7 +106,7 @@ bool same(DType dtype, const Elements& a, const Elements& b) {
 
 /// Leaves the mask in p, for those of the gradient.
 void check_forward(const JoinKernel& kernel, const Problem& p, const Elements& out, bool streams) {
-  kernel.forward(p.block, p.branch(), p.other(), out.data(), p.mask.data(), streams);
+  kernel.forward(p.block, p.branch(), p.other(), out.data(), p.mask.data(), nullptr, streams);
   CHECK(p.padding_is_nan(out));
   bool right = true;
   p.each([&](int64_t i, int64_t c) {
@@ -123,7 +124,7 @@ void check_forward(const JoinKernel& kernel, const Problem& p, const Elements& o
   });
   CHECK(right);
   const Elements again = p.elements();
-  kernel.forward(p.block, p.branch(), p.other(), again.data(), nullptr, streams);
+  kernel.forward(p.block, p.branch(), p.other(), again.data(), nullptr, nullptr, streams);
   CHECK(same(p.dtype, again, out));
 }
 
@@ -133,7 +134,7 @@ Triple reduce(const JoinKernel& kernel, const Problem& p) {
   Triple sums;
   for (auto& sum : sums) sum.assign(static_cast<size_t>(p.block.channels), kNaN);
   double* pointers[] = {sums[0].data(), sums[1].data(), sums[2].data()};
-  kernel.reduce(p.block, p.branch(), p.other(), p.dout.data(), p.mask.data(), pointers);
+  kernel.reduce(p.block, p.branch(), p.other(), p.gradient(), pointers);
   return sums;
 }
 
@@ -164,7 +165,8 @@ void check_apply(const JoinKernel& kernel, const Problem& p, const Elements& out
   const Elements dv = p.elements();
   Elements dw = p.elements();  // in place of dout
   p.each([&](int64_t i, int64_t) { dw.set(i, p.dout.get(i)); });
-  kernel.apply(p.block, p.branch(dv.data()), p.other(dw.data()), dw.data(), p.mask.data(), streams);
+  kernel.apply(p.block, p.branch(dv.data()), p.other(dw.data()), {dw.data(), p.mask.data()},
+               streams);
   CHECK(p.padding_is_nan(dv));
   CHECK(p.padding_is_nan(dw));
   bool right = true;
@@ -228,7 +230,7 @@ TEST_CASE("join kernels let NaN through") {
     Problem p(kernel, shortcut, 3, 18, 3);
     p.branch_v.set(p.block.stride + 17, kNaN);
     const Elements out = p.elements();
-    kernel.forward(p.block, p.branch(), p.other(), out.data(), p.mask.data(), false);
+    kernel.forward(p.block, p.branch(), p.other(), out.data(), p.mask.data(), nullptr, false);
     CHECK(std::isnan(out.get(p.block.stride + 17)));
     CHECK_FALSE(std::isnan(out.get(p.block.stride + 16)));
     CHECK(p.passes(p.block.stride + 17, 17));
@@ -246,12 +248,11 @@ TEST_CASE("join passes merge blocks, the same for any number of threads") {
                      whole_dv = p.elements(), dw = p.elements(), whole_dw = p.elements();
       join_forward(kernel, size, p.branch(), p.other(), out.data(), p.mask.data());
       const std::vector<MaskWord> mask = p.mask;
-      kernel.forward(p.block, p.branch(), p.other(), whole.data(), p.mask.data(), false);
+      kernel.forward(p.block, p.branch(), p.other(), whole.data(), p.mask.data(), nullptr, false);
       CHECK(mask == p.mask);
-      join_apply(kernel, size, p.branch(dv.data()), p.other(dw.data()), p.dout.data(),
-                 p.mask.data());
-      kernel.apply(p.block, p.branch(whole_dv.data()), p.other(whole_dw.data()), p.dout.data(),
-                   p.mask.data(), false);
+      join_apply(kernel, size, p.branch(dv.data()), p.other(dw.data()), p.gradient());
+      kernel.apply(p.block, p.branch(whole_dv.data()), p.other(whole_dw.data()), p.gradient(),
+                   false);
       CHECK(same(kernel.dtype, out, whole));
       CHECK(same(kernel.dtype, dv, whole_dv));
       CHECK(same(kernel.dtype, dw, whole_dw));
@@ -262,8 +263,8 @@ TEST_CASE("join passes merge blocks, the same for any number of threads") {
         set_num_threads(n);
         Triple sums;
         for (auto& sum : sums) sum.assign(static_cast<size_t>(size.channels), kNaN);
-        join_reduce(kernel, size, p.branch(), p.other(), p.dout.data(), p.mask.data(),
-                    sums[0].data(), sums[1].data(), three ? sums[2].data() : nullptr);
+        join_reduce(kernel, size, p.branch(), p.other(), p.gradient(), sums[0].data(),
+                    sums[1].data(), three ? sums[2].data() : nullptr);
         if (n == 1) first = sums;
         for (size_t k = 0; k < (three ? 3 : 2); ++k) CHECK(sums[k] == first[k]);
       }
@@ -308,17 +309,17 @@ TEST_CASE("joins with other activations are the reference's in f64, but for roun
       const auto run = [&](const JoinKernel& k, Problem& q, const Elements& out, const Elements& dv,
                            const Elements& dz) {
         MaskWord* mask = masks ? q.mask.data() : nullptr;
-        k.forward(q.block, q.branch(), {}, out.data(), mask, false);
+        k.forward(q.block, q.branch(), {}, out.data(), mask, nullptr, false);
         Triple sums;
         for (auto& sum : sums) sum.assign(37, 0);
         double* pointers[] = {sums[0].data(), sums[1].data(), sums[2].data()};
-        k.reduce(q.block, q.branch(dz.data()), {}, q.dout.data(), mask, pointers);
-        k.apply(q.block, q.branch(dv.data()), {}, q.dout.data(), mask, false);
+        k.reduce(q.block, q.branch(dz.data()), {}, {q.dout.data(), mask}, pointers);
+        k.apply(q.block, q.branch(dv.data()), {}, {q.dout.data(), mask}, false);
         // What reduce() leaves is what apply() takes, without the activation.
         if (!smooth) return sums;
         const Elements from_dz = q.elements();
         q.activation = Activation::none;
-        k.apply(q.block, q.branch(from_dz.data()), {}, dz.data(), nullptr, false);
+        k.apply(q.block, q.branch(from_dz.data()), {}, {dz.data()}, false);
         q.activation = activation;
         const double twice = q.dtype == DType::bf16 ? 4 * unit_roundoff(q.dtype) : 0;
         q.each([&](int64_t i, int64_t) {

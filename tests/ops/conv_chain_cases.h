@@ -5,6 +5,8 @@
 #include <vector>
 
 #include "gradcheck_helper.h"
+#include "quern/ops/activation.h"
+#include "quern/ops/conv2d.h"
 #include "quern/ops/detail/conv_stage.h"
 #include "quern/ops/fused/conv_chain.h"
 
@@ -24,6 +26,7 @@ struct Case {
   Shape input;
   std::vector<Convolution> branch;
   Shortcut shortcut;
+  bool gated = false;
 };
 inline const std::vector<Case> kCases{
     {"stem", {2, 2, 9, 11}, {{5, 7, 2}}, Shortcut::none},
@@ -48,6 +51,13 @@ inline const std::vector<Case> kCases{
       {10, 1, 1, 1, Activation::none}},
      Shortcut::none},
     {"silu of a sum", {2, 6, 5, 7}, {{6, 3, 1, 1, Activation::silu}}, Shortcut::identity},
+    {"gate of silu, strided",
+     {3, 6, 9, 8},
+     {{18, 1, 1, 1, Activation::silu}, {18, 5, 2, 18, Activation::silu}},
+     Shortcut::none,
+     true},
+    {"gate of relu", {2, 6, 5, 7}, {{7, 3, 1, 1, Activation::relu}}, Shortcut::none, true},
+    {"gate of a norm", {2, 8, 5, 4}, {{12, 3, 1, 4, Activation::none}}, Shortcut::none, true},
 };
 
 /// The tensors of a chain, leaves that require a gradient: the same values, rounded to bf16, in any
@@ -65,6 +75,11 @@ struct Chain {
       stride *= conv.stride;
     }
     if (shortcut == Shortcut::projection) projection = stage(c.input[1], {channels, 1, stride});
+    if (c.gated) gate_weight = tensor({channels, channels, 1, 1}, -1, 1);
+  }
+  static std::function<Tensor(const Tensor&)> gate_by(const Tensor& weight) {
+    if (!weight.defined()) return {};
+    return [weight](const Tensor& means) { return sigmoid(conv2d(means, weight)); };
   }
   Tensor tensor(const Shape& shape, double low, double high,
                 MemoryFormat format = MemoryFormat::contiguous, bool parameter = false) {
@@ -90,7 +105,7 @@ struct Chain {
         .activation = conv.activation};
   }
   ConvChain get() const {
-    ConvChain chain{.stages = stages, .shortcut = shortcut};
+    ConvChain chain{.stages = stages, .shortcut = shortcut, .gate = gate_by(gate_weight)};
     if (shortcut == Shortcut::projection) chain.projection = projection;
     return chain;
   }
@@ -103,6 +118,7 @@ struct Chain {
   Tensors leaves() const {
     Tensors list{x};
     for (const ConvStage* s : all()) list.insert(list.end(), {s->weight, s->bn_weight, s->bn_bias});
+    if (gate_weight.defined()) list.push_back(gate_weight);
     return list;
   }
   Tensors running() const {
@@ -127,6 +143,7 @@ struct Chain {
   Tensor x;
   std::vector<ConvStage> stages;
   ConvStage projection;
+  Tensor gate_weight;
 };
 
 inline Tensor fused(const Tensor& x, const ConvChain& chain) { return conv_chain(x, chain, true); }

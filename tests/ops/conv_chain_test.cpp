@@ -4,6 +4,8 @@
 #include "conv_chain_cases.h"
 #include "precision_scope.h"
 #include "quern/ops/autocast.h"
+#include "quern/ops/binary.h"
+#include "quern/ops/sum.h"
 #include "quern/tensor/parallel.h"
 #include "tensor/threads.h"
 
@@ -185,6 +187,7 @@ TEST_CASE("gradients of conv_chain") {
           for (ConvStage& s : stages) take(s);
           if (copy.shortcut == Shortcut::projection) take(copy.projection);
           copy.stages = stages;
+          if (copy.gate) copy.gate = Chain::gate_by(in[i]);
           return conv_chain(in[0], copy, true);
         },
         chain.leaves());
@@ -297,5 +300,44 @@ TEST_CASE("conv_chain refuses what it cannot do, before anything has changed") {
                        Error);
   stages[0].running_var = {};
   CHECK_THROWS_AS(conv_chain(chain.x, wrong, false), Error);
+  wrong = chain.get();
+  wrong.gate = [](const Tensor& means) { return means; };
+  refuses(wrong, "[conv_chain] shortcut: expected none beside a gate");
+  wrong.shortcut = Shortcut::none;
+  wrong.gate = [](const Tensor& means) { return raw::to(means, DType::f64); };
+  refuses(wrong, "[conv_chain] gate: expected factors f32 [2,10,1,1], got f64 [2,10,1,1]");
+  wrong.gate = [](const Tensor&) { return Tensor(); };
+  refuses(wrong, "[conv_chain] gate: expected factors f32 [2,10,1,1], got undefined");
   CHECK(chain.stages[0].running_mean.to_vector<double>() == mean);
+}
+
+TEST_CASE("conv_chain differentiates what a gate kept, and one that does not look") {
+  const Case c{"gated", {2, 5, 6, 7}, {{9, 3, 1, 1, Activation::silu}}, Shortcut::none, true};
+  // By the means alone, by the product alone, by both; of factors that are of the means, or not.
+  for (const bool looks : {true, false})
+    for (const auto& [by_means, by_product] :
+         {std::pair{true, false}, {false, true}, {true, true}}) {
+      CAPTURE(looks);
+      CAPTURE(by_means);
+      CAPTURE(by_product);
+      const auto run = [&](auto way) {
+        const Chain leaves = differentiable(c, DType::f64, MemoryFormat::channels_last);
+        ConvChain chain = leaves.get();
+        Tensor means;
+        chain.gate = [&](const Tensor& m) {
+          means = m;
+          return looks ? sigmoid(m) : full(m.shape(), 0.75, DType::f64);
+        };
+        const Tensor y = way(leaves.x, chain);
+        Tensor loss = zeros({}, DType::f64);
+        if (by_means) loss = loss + sum(means * random(means.shape(), 5));
+        if (by_product) loss = loss + sum(y * random(y.shape(), 6));
+        for (int pass = 0; pass < 2; ++pass) loss.backward({}, /*retain_graph=*/pass == 0);
+        return Tensors{leaves.x.grad(), leaves.stages[0].weight.grad(),
+                       leaves.stages[0].bn_bias.grad()};
+      };
+      const Tensors got = run(fused), expected = run(composed);
+      for (size_t i = 0; i < got.size(); ++i)
+        CHECK_LE(relative_difference(got[i], expected[i]), 150 * 12 * 0x1p-53);
+    }
 }

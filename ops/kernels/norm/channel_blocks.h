@@ -16,6 +16,7 @@ struct ChannelLayout {
   BatchNormSize size;
   bool nhwc;
   DType dtype;
+  bool by_image = false;  // blocks of nhwc do not cross from one image into the next
 };
 
 /// What a block that is reduced has at most; columns <= kMaxColumns.
@@ -33,7 +34,7 @@ class Grid {
   Grid(const ChannelLayout& x, int64_t elements, int64_t max_rows, int64_t max_columns)
       : size_(x.size), nhwc_(x.nhwc), itemsize_(itemsize(x.dtype)) {
     if (nhwc_) {
-      size_ = {1, size_.images * size_.pixels, size_.channels};
+      if (!x.by_image) size_ = {1, size_.images * size_.pixels, size_.channels};
       columns_ = std::min(size_.channels, max_columns);
       rows_ = std::clamp<int64_t>(elements / columns_, 1, std::min(size_.pixels, max_rows));
     } else {
@@ -54,10 +55,12 @@ class Grid {
   /// Where the block starts, in bytes.
   int64_t offset(int64_t chunk, int64_t block) const {
     const int64_t image = chunk / per_image_, c = channel(block);
-    const int64_t elements = nhwc_ ? row(chunk) * size_.channels + c
+    const int64_t elements = nhwc_ ? (image * size_.pixels + row(chunk)) * size_.channels + c
                                    : (image * size_.channels + c) * size_.pixels + row(chunk);
     return elements * itemsize_;
   }
+
+  int64_t per_image() const { return per_image_; }
 
   int64_t chunks, blocks;
 

@@ -12,15 +12,19 @@ inline const JoinKernel& select_join_kernel(DType dtype) {
       "join", dtype, [=](const JoinKernel& kernel) { return kernel.dtype == dtype; });
 }
 
-// As JoinKernel tells; mask: [images·pixels][mask_words(channels)]. Sums are merged in fixed order.
+// As JoinKernel tells; mask: [images·pixels][mask_words(channels)]; a gradient's scale and shift:
+// [images][channels]. Sums are merged in fixed order.
 
 void join_forward(const JoinKernel& kernel, const BatchNormSize& size, const JoinSide& branch,
                   const JoinSide& shortcut, void* out, MaskWord* mask);
+/// Without a shortcut or a mask. sums: [images][channels]
+void join_forward_sums(const JoinKernel& kernel, const BatchNormSize& size, const JoinSide& branch,
+                       void* out, double* sums);
 /// sum_shortcut, where shortcut.map.center is: Σdz·(shortcut.v - center); else it may be null.
 void join_reduce(const JoinKernel& kernel, const BatchNormSize& size, const JoinSide& branch,
-                 const JoinSide& shortcut, const void* dout, const MaskWord* mask, double* sum_dz,
+                 const JoinSide& shortcut, const JoinGradient& gradient, double* sum_dz,
                  double* sum_branch, double* sum_shortcut);
 void join_apply(const JoinKernel& kernel, const BatchNormSize& size, const JoinSide& branch,
-                const JoinSide& shortcut, const void* dout, const MaskWord* mask);
+                const JoinSide& shortcut, const JoinGradient& gradient);
 
 }  // namespace quern::kernels

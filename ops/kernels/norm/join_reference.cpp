@@ -1,4 +1,6 @@
 // The join kernels as their formulas read: the oracle, and the last choice.
+#include <algorithm>
+
 #include "quern/ops/kernels/activation.h"
 #include "quern/ops/kernels/norm/join_kernel.h"
 #include "quern/tensor/bfloat16.h"
@@ -28,10 +30,13 @@ struct Reference {
   static Word* word(Word* mask, const BatchNormBlock& block, int64_t i, int64_t c) {
     return mask + i / block.stride * mask_words(block.stride) + c / 16;
   }
-  static P differentiated(const BatchNormBlock& block, const JoinSide& branch, const void* dout,
-                          const MaskWord* mask, int64_t i, int64_t c) {
-    if (!mask) return through(element(dout, i), normalised(branch, i, c), branch.map.activation);
-    return *word(mask, block, i, c) >> c % 16 & 1 ? element(dout, i) : 0;
+  static P differentiated(const BatchNormBlock& block, const JoinSide& branch,
+                          const JoinGradient& gradient, int64_t i, int64_t c) {
+    P dout = element(gradient.dout, i);
+    if (gradient.scale)
+      dout = dout * parameter(gradient.scale, c, 1) + parameter(gradient.shift, c, 0);
+    if (!gradient.mask) return through(dout, normalised(branch, i, c), branch.map.activation);
+    return *word(gradient.mask, block, i, c) >> c % 16 & 1 ? dout : 0;
   }
   static double deviation(const JoinSide& side, int64_t i, int64_t c) {
     return static_cast<double>(element(side.v, i)) - parameter(side.map.center, c, 0);
@@ -50,10 +55,12 @@ struct Reference {
   }
 
   static void forward(const BatchNormBlock& block, const JoinSide& branch, const JoinSide& shortcut,
-                      void* out, MaskWord* mask, bool /*streams*/) {
+                      void* out, MaskWord* mask, double* sums, bool /*streams*/) {
+    if (sums) std::fill_n(sums, block.channels, 0);
     each(block, [&](int64_t i, int64_t c) {
-      const P v = sum_of(branch, shortcut, i, c);
-      static_cast<T*>(out)[i] = static_cast<T>(activated(v, branch.map.activation));
+      const P v = sum_of(branch, shortcut, i, c), y = activated(v, branch.map.activation);
+      static_cast<T*>(out)[i] = static_cast<T>(y);
+      if (sums) sums[c] += y;
       if (!mask) return;
       MaskWord& bits = *word(mask, block, i, c);
       if (c % 16 == 0) bits = 0;
@@ -63,12 +70,13 @@ struct Reference {
   }
 
   static void reduce(const BatchNormBlock& block, const JoinSide& branch, const JoinSide& shortcut,
-                     const void* dout, const MaskWord* mask, double* const* sums) {
+                     const JoinGradient& gradient, double* const* sums) {
     for (int k = 0; k < (shortcut.map.center ? 3 : 2); ++k)
       for (int64_t c = 0; c < block.channels; ++c) sums[k][c] = 0;
-    const bool leaves_dz = branch.dv && !mask && !only_clamps(branch.map.activation);
+    const bool no_clamp = !gradient.mask && !only_clamps(branch.map.activation);
+    const bool leaves_dz = branch.dv && (no_clamp || gradient.scale);
     each(block, [&](int64_t i, int64_t c) {
-      const double dz = differentiated(block, branch, dout, mask, i, c);
+      const double dz = differentiated(block, branch, gradient, i, c);
       if (leaves_dz) static_cast<T*>(branch.dv)[i] = static_cast<T>(static_cast<P>(dz));
       sums[0][c] += dz;
       sums[1][c] += dz * deviation(branch, i, c);
@@ -77,9 +85,9 @@ struct Reference {
   }
 
   static void apply(const BatchNormBlock& block, const JoinSide& branch, const JoinSide& shortcut,
-                    const void* dout, const MaskWord* mask, bool /*streams*/) {
+                    const JoinGradient& gradient, bool /*streams*/) {
     each(block, [&](int64_t i, int64_t c) {
-      const P dz = differentiated(block, branch, dout, mask, i, c);
+      const P dz = differentiated(block, branch, gradient, i, c);
       differentiate(branch, dz, i, c);
       differentiate(shortcut, dz, i, c);
     });

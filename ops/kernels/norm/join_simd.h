@@ -2,6 +2,8 @@
 // are tight: what is the same for a whole call is in a type, not a branch a vector, and lines are
 // asked for a page ahead.
 #pragma once
+#include <algorithm>
+
 #include "quern/ops/kernels/activation_simd.h"
 #include "quern/ops/kernels/norm/join_kernel.h"
 #include "quern/ops/kernels/simd.h"
@@ -64,7 +66,7 @@ struct Join {
     V low, high;
   };
   template <Activation activation>
-  struct Smooth {
+  struct Activate {
     V operator()(V v) const { return activated(v, activation); }
   };
 
@@ -98,15 +100,28 @@ struct Join {
     const T* dout;
     Branch branch;
   };
+  template <Activation activation>
+  struct Gated {
+    static constexpr bool alone = true;
+    template <class Part>
+    V operator()(int64_t, int64_t i, int64_t c, Part part) const {
+      const V d = fused(part.load(dout + i), part.load(scale + c), part.load(shift + c));
+      return through(d, branch(i, c, part), activation);
+    }
+    const T* dout;
+    const P *scale, *shift;
+    Branch branch;
+  };
   template <class F>
-  static void as_gradient(const BatchNormBlock& block, const JoinSide& branch, const void* dout,
-                          const MaskWord* mask, F f) {
+  static void as_gradient(const BatchNormBlock& block, const JoinSide& branch,
+                          const JoinGradient& gradient, F f) {
     const Activation a = branch.map.activation;
-    if (mask) f(Masked{elements(dout), mask, mask_words(block.stride)});
-    else if (a == Activation::none) f(Passed{elements(dout)});
+    const T* dout = elements(gradient.dout);
+    if (gradient.mask) f(Masked{dout, gradient.mask, mask_words(block.stride)});
+    else if (a == Activation::none) f(Passed{dout});
     else
       as_constant(a, [&](auto k) {
-        if constexpr (k() != Activation::none) f(Sloped<k()>{elements(dout), Branch(branch)});
+        if constexpr (k() != Activation::none) f(Sloped<k()>{dout, Branch(branch)});
       });
   }
 
@@ -126,14 +141,16 @@ struct Join {
   /// body(r, i, c, part) on every vector.
   template <class F>
   static void each(const BatchNormBlock& block, F body) {
-    for (int64_t r = 0; r < block.rows; ++r)
-      each_vector<T>(block.channels,
-                     [&](int64_t c, int, auto part) { body(r, r * block.stride + c, c, part); });
+    const auto [rows, channels, stride] = block;  // which stores may not change
+    for (int64_t r = 0; r < rows; ++r) {
+      const int64_t row = r * stride;
+      each_vector<T>(channels, [&](int64_t c, int, auto part) { body(r, row + c, c, part); });
+    }
   }
 
-  template <bool masks, Kind kind, class Activate>
+  template <bool masks, Kind kind, class F>
   static void forward_as(const BatchNormBlock& block, const JoinSide& branch_,
-                         const JoinSide& shortcut_, Activate activate, void* out_, MaskWord* mask,
+                         const JoinSide& shortcut_, F activate, void* out_, MaskWord* mask,
                          bool streams) {
     const Branch branch(branch_);
     const Side<kind> shortcut(shortcut_);
@@ -149,8 +166,26 @@ struct Join {
     });
     if (streams) store_fence();
   }
+  template <Activation activation>
+  static void sum_as(const BatchNormBlock& block, const JoinSide& branch_, void* out_, double* sums,
+                     bool streams) {
+    const Branch branch(branch_);
+    T* out = static_cast<T*>(out_);
+    alignas(64) P sum[kJoinChannels] = {};  // as reduce_as() keeps them
+    each(block, [&](int64_t, int64_t i, int64_t c, auto part) {
+      fetch_page_ahead(branch.v + i);
+      const V v = activated(branch(i, c, part), activation);
+      put(out + i, v, part, streams);
+      store(sum + c, load(sum + c) + v);
+    });
+    std::copy_n(sum, block.channels, sums);
+    if (streams) store_fence();
+  }
   static void forward(const BatchNormBlock& block, const JoinSide& branch, const JoinSide& shortcut,
-                      void* out, MaskWord* mask, bool streams) {
+                      void* out, MaskWord* mask, double* sums, bool streams) {
+    if (sums)
+      return as_constant(branch.map.activation,
+                         [&](auto a) { sum_as<a()>(block, branch, out, sums, streams); });
     const Kind kind = !shortcut.v ? Kind::nothing : shortcut.map.scale ? Kind::mapped : Kind::plain;
     as_constant(kind, [&](auto k) {
       const auto clamp = [&](auto activate) {
@@ -163,7 +198,8 @@ struct Join {
       else
         as_constant(a, [&](auto smooth) {
           if constexpr (!only_clamps(smooth()))
-            forward_as<false, k()>(block, branch, shortcut, Smooth<smooth()>{}, out, mask, streams);
+            forward_as<false, k()>(block, branch, shortcut, Activate<smooth()>{}, out, mask,
+                                   streams);
         });
     });
   }
@@ -197,8 +233,14 @@ struct Join {
       for (int64_t c = 0; c < block.channels; ++c) sums[k][c] = all[k][c];
   }
   static void reduce(const BatchNormBlock& block, const JoinSide& branch, const JoinSide& shortcut,
-                     const void* dout, const MaskWord* mask, double* const* sums) {
-    as_gradient(block, branch, dout, mask, [&](auto gradient) {
+                     const JoinGradient& gradient_, double* const* sums) {
+    if (gradient_.scale)
+      return as_constant(branch.map.activation, [&](auto a) {
+        const Gated<a()> gradient{elements(gradient_.dout), parameters(gradient_.scale),
+                                  parameters(gradient_.shift), Branch(branch)};
+        reduce_as<false>(block, branch, shortcut, gradient, sums);
+      });
+    as_gradient(block, branch, gradient_, [&](auto gradient) {
       constexpr bool may_meet = !gradient.alone;
       if (shortcut.map.center) reduce_as<may_meet>(block, branch, shortcut, gradient, sums);
       else reduce_as<false>(block, branch, shortcut, gradient, sums);
@@ -246,9 +288,9 @@ struct Join {
     if (streams) store_fence();
   }
   static void apply(const BatchNormBlock& block, const JoinSide& branch, const JoinSide& shortcut,
-                    const void* dout, const MaskWord* mask, bool streams) {
+                    const JoinGradient& gradient_, bool streams) {
     const Kind kind = !shortcut.dv ? Kind::nothing : shortcut.a ? Kind::mapped : Kind::plain;
-    as_gradient(block, branch, dout, mask, [&](auto gradient) {
+    as_gradient(block, branch, gradient_, [&](auto gradient) {
       as_constant(kind, [&](auto k) {
         constexpr Kind met = gradient.alone ? Kind::nothing : k();
         apply_as<met>(block, branch, shortcut, gradient, streams);
