@@ -254,12 +254,6 @@ void stream_rows(std::byte* dst, int64_t dst_stride, const std::byte* src, int64
 #endif
 }
 
-void stream_fence() {
-#ifdef __SSE2__
-  _mm_sfence();
-#endif
-}
-
 void transpose_tile(std::byte* dst, int64_t dst_stride, const std::byte* src, int64_t src_stride,
                     int64_t rows, int64_t columns, int64_t itemsize) {
   visit_itemsize(itemsize, [&]<class T>(T) {

@@ -21,10 +21,9 @@ void copy_rows(std::byte* dst, int64_t dst_stride, const std::byte* src, int64_t
                int64_t n, int64_t bytes);
 
 /// The same past the caches, if that is possible, from rows in L1 to rows of whole cache lines.
-/// Others see them after a stream_fence().
+/// Others see them when the parallel_for is over.
 void stream_rows(std::byte* dst, int64_t dst_stride, const std::byte* src, int64_t src_stride,
                  int64_t n, int64_t bytes);
-void stream_fence();
 
 /// The same as copy_run for all elements of a rows × columns matrix, transposed:
 /// dst[c·dst_stride + r] = src[r·src_stride + c].

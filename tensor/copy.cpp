@@ -163,7 +163,6 @@ void transpose(const Side& dst, const Side& src, Loops loops, int axis) {
         }
       }
     }
-    if (streams) detail::stream_fence();
   });
 }
 

@@ -6,6 +6,10 @@
 #include <mutex>
 #include <utility>
 
+#ifdef __SSE__
+#include <xmmintrin.h>
+#endif
+
 #include "quern/tensor/float_mode.h"
 #include "quern/tensor/parallel.h"
 #include "quern/tensor/span.h"
@@ -35,7 +39,12 @@ inline thread_local ThisThread this_thread;
 class Share {
  public:
   explicit Share(int thread) { this_thread = {.index = thread}; }
-  ~Share() { this_thread = before_; }
+  ~Share() {
+    this_thread = before_;
+#ifdef __SSE__
+    _mm_sfence();  // what kernels have stored past the caches, others may read from now on
+#endif
+  }
   Share(const Share&) = delete;
   Share& operator=(const Share&) = delete;
 

@@ -179,7 +179,7 @@ inline constexpr bool kStreams = true;
 inline constexpr bool kStreams = false;
 #endif
 /// A non-temporal store, past the caches, where there is an instruction for it; p is aligned to
-/// what is stored. Other threads may read it after store_fence().
+/// what is stored. Other threads may read it when the parallel_for is over.
 template <class T>
 void stream(T* p, Vec<T> v) {
 #ifdef __AVX512F__
@@ -188,11 +188,6 @@ void stream(T* p, Vec<T> v) {
   if constexpr (std::is_same_v<T, float>) return _mm512_stream_ps(p, v.data);
 #endif
   store(p, v);
-}
-inline void store_fence() {
-#ifdef __AVX512F__
-  _mm_sfence();
-#endif
 }
 
 /// Prefetches what lies a page further on: hardware prefetchers stop at page ends and start anew

@@ -71,7 +71,6 @@ void copy_rows_as(const RowCopy& c) {
     }
     copy_row<streams>(target(i), source(i), c.bytes);
   }
-  if (streams) store_fence();
 }
 
 void copy_rows(const RowCopy& c) {

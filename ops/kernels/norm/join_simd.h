@@ -164,7 +164,6 @@ struct Join {
       put(out + i, activate(v), part, streams);
       if constexpr (masks) put_bits(mask + r * words, c, activate.passes(v));
     });
-    if (streams) store_fence();
   }
   template <Activation activation>
   static void sum_as(const BatchNormBlock& block, const JoinSide& branch_, void* out_, double* sums,
@@ -179,7 +178,6 @@ struct Join {
       store(sum + c, load(sum + c) + v);
     });
     std::copy_n(sum, block.channels, sums);
-    if (streams) store_fence();
   }
   static void forward(const BatchNormBlock& block, const JoinSide& branch, const JoinSide& shortcut,
                       void* out, MaskWord* mask, double* sums, bool streams) {
@@ -285,7 +283,6 @@ struct Join {
       branch.put(dz, i, c, part);
       shortcut.put(dz, i, c, part);
     });
-    if (streams) store_fence();
   }
   static void apply(const BatchNormBlock& block, const JoinSide& branch, const JoinSide& shortcut,
                     const JoinGradient& gradient_, bool streams) {

@@ -144,7 +144,6 @@ class BackwardLoops {
   static void run(const DepthwiseWindow& w, const float* weight, const DepthwiseBackward& b) {
     if (!b.map.scale) row<false, Activation::none>(w, weight, b);
     else as_constant(b.map.activation, [&](auto a) { row<true, a()>(w, weight, b); });
-    if (b.streams) store_fence();
   }
 };
 

@@ -283,7 +283,6 @@ struct DepthwiseLoops {
   static void store_row(const DepthwiseWindow& w, const float* weight, const DepthwiseStore& a,
                         void* out, int64_t out_pixel) {
     sum_to(w, weight, a, {.to = out, .streams = a.streams}, out_pixel);
-    if (a.streams) store_fence();
   }
 
   static void add_gradient(const DepthwiseWindow& w, const void* dy, int64_t dy_pixel,

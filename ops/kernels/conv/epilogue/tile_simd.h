@@ -106,7 +106,6 @@ struct TileLoops {
         as_constant(f.map.activation, [&](auto a) { loops.template gradient<a()>(); });
         break;
     }
-    if (loops.streams) store_fence();
   }
   static constexpr TileKernel record(const char* name, DType dtype) {
     return {name, kIsa, dtype, run};

@@ -214,7 +214,6 @@ struct Tiles {
       fetches.next_tile();
       row += kRows;
     } while (row < tile.tiles * kRows);
-    if (End::kNextTile && tile.epilogue->streams) _mm_sfence();
   }
 
  private:
