@@ -175,6 +175,16 @@ const std::vector<Case> kCases{
      .kernel = {1, 1},
      .stride = {2, 2},
      .pad = {1, 1}},
+    // a source that few outputs read once: where it lies, rows cut at the padding
+    {.name = "patches with padding",
+     .n = 2,
+     .groups = 1,
+     .ic = 32,
+     .oc = 5,
+     .size = {13, 20},
+     .kernel = {3, 3},
+     .stride = {3, 3},
+     .pad = {1, 1}},
     // few channels: a row of taps in k
     {.name = "stem",
      .n = 2,

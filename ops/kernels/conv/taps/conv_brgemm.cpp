@@ -157,9 +157,14 @@ bool TapPlan::lies_as_a(int64_t gap) const {
          !rows_collide(*gemm, source_total * conv.x.stride());
 }
 
+bool TapPlan::reads_cut_rows(int64_t gap) const {
+  const bool once = conv.kw_in_k || panels == 1;
+  return once && lies_as_a(gap) && k_block == k && conv.source_channels % gemm->k_multiple == 0;
+}
+
 bool TapPlan::reads_in_place(int64_t gap) const {
-  // Rows of taps that fall on padding are left out; single taps only where they are not products.
-  const bool left_out = conv.kw_in_k && !row_pieces.empty();
+  // Rows of taps that fall on padding are left out; single taps only where rows are cut.
+  const bool left_out = !row_pieces.empty() && reads_cut_rows(gap);
   return lies_as_a(gap) && (left_out || conv.x.reads_no_padding(gap));
 }
 

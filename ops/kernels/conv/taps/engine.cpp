@@ -174,15 +174,15 @@ void TapEngine<T, Operand>::run_cell(int64_t block_index, const Block& block, in
   }
 }
 
-/// The source of the next block, which this thread copies next: the tiles of the last cell of a
-/// block prefetch it.
+/// The source of the next block, which this thread copies next, or reads in rows cut at the
+/// padding: the tiles of the last cell of a block prefetch it.
 template <class T, class Operand>
 Prefetch TapEngine<T, Operand>::prefetch_of(int64_t block_index, int64_t part) const {
   Prefetch prefetch;
   const ImageStrides& strides = plan_.source_strides;
   const bool last = part + 1 == plan_.parts && block_index + 1 < plan_.grid.count();
   const bool all_of_it = strides.c == 1 && conv_.groups == 1 && conv_.y.planes == conv_.y.step;
-  if (!copies() || !all_of_it || !last) return prefetch;
+  if (!(copies() || !plan_.row_pieces.empty()) || !all_of_it || !last) return prefetch;
   const Block next = plan_.grid[block_index + 1];
   const int64_t begin = std::max<int64_t>(0, conv_.y.source_at(0, next.row, 0));
   const int64_t end =

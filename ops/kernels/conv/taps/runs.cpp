@@ -63,12 +63,11 @@ class PhaseOutputs {
 }  // namespace
 
 /// Where taps reach far into the padding, the outputs for which they do are runs of their own,
-/// which leave them out. With kw_in_k, so are all that read padding, if tiles can read the source
-/// where it lies then.
+/// which leave them out. So are all that read padding where that costs less than the copy that it
+/// saves: tiles can read the source where it lies then.
 std::vector<RowPiece> TapPlan::cut_row() const {
   if (strips || conv.x.phases() != 1) return {};
-  const bool saves_copy = conv.kw_in_k && !problem.maps && lies_as_a(conv.source_gap) &&
-                          k_block == k && conv.source_channels % gemm->k_multiple == 0;
+  const bool saves_copy = !problem.maps && reads_cut_rows(conv.source_gap);
   if (conv.kw_in_k && !saves_copy) return {};
   const Phase phase = conv.x.phase(0);
   std::vector<RowPiece> pieces;
@@ -77,14 +76,14 @@ std::vector<RowPiece> TapPlan::cut_row() const {
     if (pieces.empty() || pieces.back().columns != columns) pieces.push_back({i, 0, columns});
     ++pieces.back().length;
   }
+  if (pieces.size() == 1) return {};  // all taps reach the source everywhere
   const int64_t whole = time_of_run(*gemm, phase.count, {0, phase.taps});
   int64_t cut = 0;
   for (const RowPiece& piece : pieces) cut += time_of_run(*gemm, piece.length, piece.columns);
   // An item is copied in a sixth of the time that a row of a tile takes for one of k.
   const bool pays =
-      saves_copy ? 6 * (cut - whole) * panels * conv.y.kernel < conv.y.stride() * conv.x.source
-                 : 10 * cut <= 9 * whole;
-  if (!pays) pieces.clear();
+      saves_copy && 6 * (cut - whole) * panels * conv.y.kernel < conv.y.stride() * conv.x.source;
+  if (!pays && (conv.kw_in_k || 10 * cut > 9 * whole)) pieces.clear();
   // The longest first: of its first tile is the pivot that moments are taken about.
   std::ranges::stable_sort(pieces, std::ranges::greater{}, &RowPiece::length);
   return pieces;
