@@ -38,7 +38,10 @@ V activated(V v, Activation activation) {
     case Activation::relu: return xsimd::select(v <= V(0), V(0), v);
     case Activation::relu6: return bounded(v, V(0), V(6));
     case Activation::silu: return quotient(v, V(1) + exponential(-v));
-    case Activation::hardswish: return v * quotient(bounded(v + V(3), V(0), V(6)), V(6));
+    case Activation::hardswish: {
+      using P = typename V::value_type;
+      return v * (bounded(v + V(3), V(0), V(6)) * V(P(1) / 6));
+    }
   }
   return v;
 }

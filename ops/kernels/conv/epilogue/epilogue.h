@@ -149,7 +149,8 @@ class TileOutput {
   static constexpr int64_t kPlaneRows = 128;
 
   bool kernel_completes() const {
-    return gemm_.takes_epilogues && only_clamps(epilogue_.activation) &&
+    const Activation a = epilogue_.activation;  // an exponential has no room beside the sums
+    return gemm_.takes_epilogues && (only_clamps(a) || a == Activation::hardswish) &&
            (epilogue_.kind != Kind::gradient || only_clamps(epilogue_.map.activation));
   }
   /// Of several tiles that complete() takes at once, at most.

@@ -116,8 +116,24 @@ class Clamp {
   __m512 least_, most_;
 };
 
-/// The gradient through one: dz, or 0 where z is beyond its bounds. No activation has a lower one,
-/// relu no upper one: they are NaN, which nothing is beyond.
+/// As activated() computes it.
+class Hardswish {
+ public:
+  __attribute__((always_inline)) Columns operator()(Columns v) const {
+    return {hardswish(v.lo), hardswish(v.hi)};
+  }
+
+ private:
+  __attribute__((always_inline)) static __m512 hardswish(__m512 v) {
+    const __m512 moved = _mm512_add_ps(v, _mm512_set1_ps(3));
+    const __m512 most = _mm512_set1_ps(6);
+    const __m512 bounded = _mm512_min_ps(most, _mm512_max_ps(_mm512_setzero_ps(), moved));
+    return _mm512_mul_ps(v, _mm512_mul_ps(bounded, _mm512_set1_ps(1.0f / 6)));
+  }
+};
+
+/// The gradient through one that clamps: dz, or 0 where z is beyond its bounds. No activation has a
+/// lower one, relu no upper one: they are NaN, which nothing is beyond.
 class Passed {
  public:
   explicit Passed(Activation activation)
@@ -251,7 +267,8 @@ struct TileEpilogue {
   }
   __attribute__((always_inline)) void activate(Accumulators<kRows>& c) const {
     add_residual(c);
-    rows(c, Clamp(f.activation));
+    if (f.activation == Activation::hardswish) rows(c, Hardswish());
+    else rows(c, Clamp(f.activation));
   }
 
   __attribute__((always_inline)) void moments(const Accumulators<kRows>& c) const {
