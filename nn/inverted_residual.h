@@ -54,8 +54,8 @@ class SqueezeExcitation : public Module {
 };
 
 /// A branch of convolutions, squeezed and excited before the last, whose activation is none; added
-/// to its input where it has that shape. One op, or two around the squeeze. A network's block
-/// registers the layers by its own names.
+/// to its input where it has that shape. One op; with a squeeze one up to it, the last layer, and
+/// the sum. A network's block registers the layers by its own names.
 class InvertedResidual : public Module {
  public:
   Tensor forward(const Tensor& x) override;

@@ -182,7 +182,8 @@ Prefetch TapEngine<T, Operand>::prefetch_of(int64_t block_index, int64_t part) c
   const ImageStrides& strides = plan_.source_strides;
   const bool last = part + 1 == plan_.parts && block_index + 1 < plan_.grid.count();
   const bool all_of_it = strides.c == 1 && conv_.groups == 1 && conv_.y.planes == conv_.y.step;
-  if (!(copies() || !plan_.row_pieces.empty()) || !all_of_it || !last) return prefetch;
+  const bool reads_cut = plan_.in_place && !plan_.row_pieces.empty();
+  if (!(copies() || reads_cut) || !all_of_it || !last) return prefetch;
   const Block next = plan_.grid[block_index + 1];
   const int64_t begin = std::max<int64_t>(0, conv_.y.source_at(0, next.row, 0));
   const int64_t end =
