@@ -77,7 +77,7 @@ Tensor mul(const Tensor& a, const Tensor& b) {
                 [a_shape = a.shape(), b_shape = b.shape(), a = save_for("mul", b, a),
                  b = save_for("mul", a, b)](const Tensor& dy, Needs needs) -> Tensors {
                   const auto gradient = [&](const SavedTensor& other, const Shape& shape) {
-                    return raw::sum_products_to("mul", dy, other.get(), shape);
+                    return raw::sum_to("mul", Binary::mul, dy, other.get(), shape);
                   };
                   return {needs[0] ? gradient(b, a_shape) : Tensor(),
                           needs[1] ? gradient(a, b_shape) : Tensor()};

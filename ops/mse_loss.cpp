@@ -10,36 +10,39 @@ namespace quern {
 
 using kernels::Binary;
 
+namespace {
+constexpr std::string_view kOp = "mse_loss";
+}
+
 Tensor mse_loss(const Tensor& input, const Tensor& target, Reduction reduction) {
   for (const auto& [name, t] : {std::pair("input", &input), std::pair("target", &target)}) {
-    check(t->defined() && is_floating(t->dtype()), "mse_loss",
-          "{}: expected bf16, f32 or f64, got {}", name, *t);
-    detail::check_dense("mse_loss", name, *t);
+    check(t->defined() && is_floating(t->dtype()), kOp, "{}: expected bf16, f32 or f64, got {}",
+          name, *t);
+    detail::check_dense(kOp, name, *t);
   }
-  check(input.shape() == target.shape(), "mse_loss", "target: expected shape {}, got {}",
-        input.shape(), target.shape());
+  check(input.shape() == target.shape(), kOp, "target: expected shape {}, got {}", input.shape(),
+        target.shape());
   const Tensor a = autocast::widen(input), b = autocast::widen(target);
-  const Tensor difference = raw::binary("mse_loss", Binary::sub, a, b);
   const double count = reduction == Reduction::mean ? static_cast<double>(a.numel()) : 1;
 
   Tensor y;
   if (reduction == Reduction::none) {
-    y = raw::binary("mse_loss", Binary::mul, difference, difference);
+    y = raw::binary(kOp, Binary::squared_difference, a, b);
   } else {
-    const Shape one = Shape::filled(difference.dim(), 1);
-    y = raw::sum_products_to("mse_loss", difference, difference, one);
-    y = raw::to(raw::reshape(y, {}), difference.dtype());
-    y = raw::binary("mse_loss", Binary::div, y, count);
+    const DType dtype = promote(a.dtype(), b.dtype());
+    const Tensor x = raw::contiguous(raw::to(a, dtype), a.format());
+    y = raw::sum_to(kOp, Binary::squared_difference, x,
+                    raw::contiguous(raw::to(b, dtype), a.format()), Shape::filled(a.dim(), 1));
+    y = raw::binary(kOp, Binary::div, raw::to(raw::reshape(y, {}), dtype), count);
   }
-  return record(
-      "mse_loss", y, {a, b},
-      [count, difference = SavedTensor("mse_loss", difference)](const Tensor& dy,
-                                                                Needs needs) -> Tensors {
-        const Tensor scale =
-            raw::binary("mse_loss", Binary::mul, dy, 2 / count);  // mostly a number
-        const Tensor da = raw::binary("mse_loss", Binary::mul, difference.get(), scale);
-        return {da, needs[1] ? raw::unary("mse_loss", kernels::Unary::neg, da) : Tensor()};
-      });
+  return record(kOp, y, {a, b},
+                [count, a = SavedTensor(kOp, a), b = SavedTensor(kOp, b)](const Tensor& dy,
+                                                                          Needs needs) -> Tensors {
+                  const double scale = 2 / count * (dy.numel() == 1 ? dy.item() : 1);
+                  Tensor da = raw::binary(kOp, Binary::scaled_difference, a.get(), b.get(), scale);
+                  if (dy.numel() != 1) da = raw::binary(kOp, Binary::mul, da, dy);
+                  return {da, needs[1] ? raw::unary(kOp, kernels::Unary::neg, da) : Tensor()};
+                });
 }
 
 }  // namespace quern

@@ -34,14 +34,16 @@ ClassTargets::ClassTargets(std::string_view op, const Tensor& input, const Tenso
     weight_ = raw::clone(raw::contiguous(raw::to(weight, DType::f64)));
     weights_ = weight_.data<double>();
   }
-  const int64_t *t = targets_, n = rows(), end = classes();
-  uint64_t bad = 0;  // without a branch
+  const int64_t *t = targets_, n = rows(), most = classes() - 1;
+  uint64_t outside = 0;  // rows whose target is no class: t or most - t has the sign bit
   for (int64_t row = 0; row < n; ++row) {
-    const bool ignores = t[row] == ignore_index;
-    ignored_ += ignores;
-    bad |= !ignores & (static_cast<uint64_t>(t[row]) >= static_cast<uint64_t>(end));
+    const auto target = static_cast<uint64_t>(t[row]);
+    outside += (target | (static_cast<uint64_t>(most) - target)) >> 63;
   }
-  for (int64_t row = 0; bad != 0 && row < n; ++row)
+  const bool ignores_a_class = ignore_index >= 0 && ignore_index <= most;
+  if (outside != 0 || ignores_a_class) ignored_ = std::count(t, t + n, ignore_index);
+  const bool bad = outside != (ignores_a_class ? 0 : static_cast<uint64_t>(ignored_));
+  for (int64_t row = 0; bad && row < n; ++row)
     check(ignored(row) || (this->target(row) >= 0 && this->target(row) < classes()), op,
           "target: expected 0..{} or ignore_index {}, got {} at index {}", classes() - 1,
           ignore_index, this->target(row), row);
@@ -66,8 +68,10 @@ Tensor ClassTargets::reduce(const Tensor& losses, Reduction reduction, DType dty
   const double* loss = losses.data<double>();
   constexpr int64_t kSums = 8;  // side by side: each addition waits for the one before
   double sums[kSums] = {};
-  const int64_t n = rows();
-  for (int64_t row = 0; row < n; ++row) sums[row % kSums] += loss[row];
+  const int64_t n = rows(), whole = n - n % kSums;
+  for (int64_t row = 0; row < whole; row += kSums)
+    for (int64_t k = 0; k < kSums; ++k) sums[k] += loss[row + k];
+  for (int64_t k = 0; k < n - whole; ++k) sums[k] += loss[whole + k];
   double total = 0;
   for (const double sum : sums) total += sum;
   if (reduction == Reduction::mean) total /= weight_of_targets();

@@ -91,7 +91,7 @@ Tensor record_gated(const std::shared_ptr<TrainedChain>& trained, const ConvChai
                   const Tensor dout = raw::contiguous(dy, MemoryFormat::channels_last);
                   Tensor dmeans, dfactors;
                   if (needs[0]) *dproduct = dout, dmeans = zeros(shape, dy.dtype());
-                  if (needs[1]) dfactors = raw::sum_products_to(kOp, dout, saved(), shape);
+                  if (needs[1]) dfactors = raw::sum_to(kOp, Binary::mul, dout, saved(), shape);
                   return {dmeans, dfactors};
                 });
 }

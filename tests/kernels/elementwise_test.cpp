@@ -31,6 +31,7 @@ Parameters parameters(Binary op) {
          : op == Binary::hardtanh_backward_y   ? Parameters{-0.5, 0.75}
          : op == Binary::leaky_relu_backward_x ? Parameters{0.125, 0}
          : op == Binary::add_scaled            ? Parameters{-0.375, 0}
+         : op == Binary::scaled_difference     ? Parameters{-0.375, 0}
          : op == Binary::half_power_backward_x ? Parameters{2.5, 0}
                                                : Parameters{};
 }
@@ -87,7 +88,9 @@ double bound(Binary op, double a, double b, double y, DType dtype) {
     // The slope: a third of |x| < 3, off by 2, and the sum, below 1.5.
     case Binary::hardswish_backward_x: return 3.5 * std::abs(a) + std::abs(y);
     case Binary::add_scaled: return 0.375 * std::abs(b) + std::abs(y);  // without an fma
-    case Binary::pow: return 2 * std::abs(y);
+    case Binary::pow:
+    case Binary::scaled_difference: return 2 * std::abs(y);
+    case Binary::squared_difference:
     case Binary::sigmoid_backward_y: return 3 * std::abs(y);
     case Binary::tanh_backward_y: return 4 * std::abs(y);
     case Binary::half_power_backward_x:

@@ -123,6 +123,12 @@ TEST_CASE("all targets ignored: a mean of nothing is NaN, a sum 0") {
   CHECK_EQ(cross_entropy(x, target, {}, -100, Reduction::sum).item(), 0);
 }
 
+TEST_CASE("an ignored target may be a class") {
+  const Tensor x = random({3, 4}, 1);
+  const Tensor target = from_vector<int64_t>({2, 1, 2});
+  CHECK_EQ(nll_loss(x, target, {}, 2).item(), -list(x)[4 + 1]);
+}
+
 TEST_CASE("losses of no rows") {
   const Tensor target = zeros({0}, DType::i64);
   for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
@@ -194,6 +200,16 @@ TEST_CASE("errors") {
       "[cross_entropy] target: expected 0..2 or ignore_index -100, got 3 at index 1", Error);
   CHECK_THROWS_WITH_AS(nll_loss(x, from_vector<int64_t>({-1, 0})),
                        "[nll_loss] target: expected 0..2 or ignore_index -100, got -1 at index 0",
+                       Error);
+  CHECK_THROWS_WITH_AS(nll_loss(zeros({3, 3}), from_vector<int64_t>({-100, 7, 0})),
+                       "[nll_loss] target: expected 0..2 or ignore_index -100, got 7 at index 1",
+                       Error);
+  CHECK_THROWS_WITH_AS(nll_loss(x, from_vector<int64_t>({1, -100}), {}, 1),
+                       "[nll_loss] target: expected 0..2 or ignore_index 1, got -100 at index 1",
+                       Error);
+  CHECK_THROWS_WITH_AS(nll_loss(x, from_vector<int64_t>({0, INT64_MIN})),
+                       "[nll_loss] target: expected 0..2 or ignore_index -100, got "
+                       "-9223372036854775808 at index 1",
                        Error);
   CHECK_THROWS_WITH_AS(cross_entropy(x, zeros({2})),
                        "[cross_entropy] target: expected i64 [2] for input [2,3], got f32 [2]",

@@ -79,6 +79,8 @@ X minimum(X a, X b, X, X) {
 double div(double a, double b, double, double) { return a / b; }
 double pow(double a, double b, double, double) { return std::pow(a, b); }
 double add_scaled(double a, double b, double p, double) { return std::fma(p, b, a); }
+double squared_difference(double a, double b, double, double) { return (a - b) * (a - b); }
+double scaled_difference(double a, double b, double p, double) { return p * (a - b); }
 
 double abs_backward_x(double dy, double x, double, double) { return x == 0 ? 0 : x < 0 ? -dy : dy; }
 double relu_backward_y(double dy, double y, double, double) { return y <= 0 ? 0 : dy; }

@@ -65,6 +65,8 @@ struct Formula {
   static F div(F a, F b, F, F) { return quotient(a, b); }
   static F pow(F a, F b, F, F) { return Math::pow(a, b); }
   static F add_scaled(F a, F b, F p, F) { return fused(p, b, a); }
+  static F squared_difference(F a, F b, F, F) { return (a - b) * (a - b); }
+  static F scaled_difference(F a, F b, F p, F) { return p * (a - b); }
   static F maximum(F a, F b, F, F) { return xsimd::select((a > b) | xsimd::isnan(a), a, b); }
   static F minimum(F a, F b, F, F) { return xsimd::select((a < b) | xsimd::isnan(a), a, b); }
 

@@ -50,6 +50,7 @@ struct Nhwc {
       const T* x = static_cast<const T*>(x_) + r * block.stride;
       T* y = static_cast<T*>(y_) + r * block.stride;
       each_vector<T>(block.channels, [&](int64_t c, int, auto part) {
+        fetch_page_ahead(x + c);
         part.store(y + c, normalised(part.load(x + c), part.load(center + c), part.load(scale + c),
                                      part.load(shift + c)));
       });

@@ -16,7 +16,7 @@ namespace {
 using detail::Along;
 using namespace kernels;
 
-constexpr int64_t kPart = 1 << 14;  // products that are summed at once, out of L1 or L2
+constexpr int64_t kPart = 1 << 14;  // values of f that are summed at once, out of L1 or L2
 
 /// How t is summed to `shape` if that takes dimensions that are neighbours in memory.
 std::optional<Along> block_of(const Tensor& t, const Shape& shape) {
@@ -34,24 +34,24 @@ std::optional<Along> block_of(const Tensor& t, const Shape& shape) {
   return block;
 }
 
-/// [outer][inner] sums over n. Parts of n are as long as the shape tells, and summed in turn.
-Tensor summed(std::string_view op, const Tensor& a, const Tensor& b, const Along& block) {
+/// [outer][inner] sums of f over n. Parts of n are as long as the shape tells, and summed in turn.
+Tensor summed(std::string_view op, Binary f, const Tensor& a, const Tensor& b, const Along& block) {
   const DType dtype = a.dtype(), total = accumulator(dtype);
   const auto [outer, n, inner] = block;
   const int64_t size = std::clamp<int64_t>(kPart / inner, 1, n), parts = ceil_div(n, size);
-  const BinaryKernel& times = select_binary(op, Binary::mul, dtype);
+  const BinaryKernel& values_of = select_binary(op, f, dtype);
   const RowKernel& add = select_row(op, inner == 1 ? RowOp::sum : RowOp::sum_rows, dtype);
   const Tensor sums = empty({outer, parts, inner}, total);
   parallel_chunks(outer * parts, std::max<int64_t>(1, kPart / (size * inner)),
                   [&](int64_t begin, int64_t end) {
-                    const Workspace products(size * inner * itemsize(dtype));
+                    const Workspace values(size * inner * itemsize(dtype));
                     for (int64_t cell = begin; cell < end; ++cell) {
                       const int64_t first = cell % parts * size, rows = std::min(size, n - first);
                       const int64_t place = (cell / parts * n + first) * inner;
-                      times.run(rows * inner, a.data_ptr(place), b.data_ptr(place),
-                                products.as<std::byte>(), Run::dense_dense, 0, 0);
+                      values_of.run(rows * inner, a.data_ptr(place), b.data_ptr(place),
+                                    values.as<std::byte>(), Run::dense_dense, 0, 0);
                       Row row{.n = inner == 1 ? rows : inner};
-                      row.x = products.as<std::byte>(), row.out = sums.out_ptr(cell * inner);
+                      row.x = values.as<std::byte>(), row.out = sums.out_ptr(cell * inner);
                       row.rows = rows, row.stride = inner;
                       add.run(row);
                     }
@@ -61,12 +61,12 @@ Tensor summed(std::string_view op, const Tensor& a, const Tensor& b, const Along
 
 }  // namespace
 
-Tensor sum_products_to(std::string_view op, const Tensor& a, const Tensor& b, const Shape& shape) {
+Tensor sum_to(std::string_view op, Binary f, const Tensor& a, const Tensor& b, const Shape& shape) {
   const bool alike = a.shape() == b.shape() && a.dtype() == b.dtype() && a.format() == b.format() &&
                      a.shape() != shape && b.is_dense_as(b.format());
   const std::optional<Along> block = alike ? block_of(a, shape) : std::nullopt;
-  if (!block) return sum_to(binary(op, Binary::mul, a, b), shape);
-  const Tensor sums = summed(op, a, b, *block);
+  if (!block) return sum_to(binary(op, f, a, b), shape);
+  const Tensor sums = summed(op, f, a, b, *block);
   return as_strided(sums, shape, dense_strides(shape, a.format()), sums.offset());
 }
 
