@@ -55,7 +55,8 @@ class Layer {
     const Tensor at_once = empty({images_ * items(!forward())}, one_.dtype);
     const Tensor by_image = empty(at_once.shape(), one_.dtype);
     const int64_t pitch = (forward() ? one_.oc : one_.ic) * item();
-    CHECK(cache::bypassed(at_once.data_ptr(), images_ * bytes, pitch, cache::read_at_once()));
+    CHECK_EQ(cache::bypassed(at_once.data_ptr(), images_ * bytes, pitch, cache::read_at_once()),
+             pitch % cache::kLine == 0);
     CHECK(!cache::bypassed(by_image.data_ptr(), bytes, pitch, cache::read_by_products()));
 
     run(engine, images_, 0, at_once);
@@ -142,8 +143,13 @@ TEST_CASE("What is stored past the caches is what is stored through them" *
   depthwise.groups = 64, grouped.groups = 16;
   Case strided = depthwise;
   strided.stride = {2, 2};
+  // Every other pixel of dx begins a line, of f32 and of bf16; the others lie between two.
+  Case between = pixelwise, between_bf16;
+  between.ic = 40, between.kernel = between.stride = {2, 2};
+  between_bf16 = between;
+  between_bf16.ic = 48;
   int64_t ran = 0;
-  for (const Case& c : {pixelwise, windows, depthwise, grouped, strided})
+  for (const Case& c : {pixelwise, windows, depthwise, grouped, strided, between, between_bf16})
     for (DType dtype : {DType::f32, DType::bf16})
       for (const auto& [pass, after] : {std::pair{ConvPass::forward, After{Kind::store}},
                                         {ConvPass::forward, {Kind::activate}},

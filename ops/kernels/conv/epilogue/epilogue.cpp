@@ -64,7 +64,7 @@ TileOutput<T>::TileOutput(const Epilogue& epilogue, const GemmKernel& gemm,
       blocks_(blocks),
       output_(output),
       bypasses_(strides.c == 1 && epilogue.residual != output &&
-                cache::bypassed(output, images * strides.n * kItem, pixel * kItem,
+                cache::bypassed(output, images * strides.n * kItem, strides.x * kItem,
                                 cache::read_at_once())),
       adds_in_place_(epilogue.residual == output && epilogue.kind == Kind::activate &&
                      !epilogue.map.shift && epilogue.activation == Activation::none),
