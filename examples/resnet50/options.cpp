@@ -386,7 +386,10 @@ Options parse_options(int argc, char** argv) {
                           : *infer  ? " infer"
                           : *doctor ? " doctor"
                                     : "";
-    print_error(fmt::format("error: {}\nSee resnet50{} --help.", error.what(), command));
+    std::string why = error.what();
+    for (const std::string& unknown : app.remaining(true))  // its value is a picture to others
+      if (unknown.starts_with("-")) why = "no option is named " + unknown;
+    print_error(fmt::format("error: {}\nSee resnet50{} --help.", why, command));
     std::exit(2);
   }
   return options;

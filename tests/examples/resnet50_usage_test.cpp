@@ -65,6 +65,7 @@ TEST_CASE("a command line that makes no sense ends with status 2 and a hint") {
       {"train --image-size 2000000000", "--image-size: squared, times --batch-size, is too large"},
       {"train -b 9000000000000000000", "--image-size: squared, times --batch-size, is too large"},
       {"train --dummy --batch f", "--dummy excludes --batch"},
+      {"infer --dummy --dtype bf16", "no option is named --dtype"},
       {"infer a.png --weights w --profile f", "PICTURE excludes --profile"},
       {"infer a.png --weights w --price-per-hour 1", "PICTURE excludes --price-per-hour"},
       {"train --save same --json same", "expected a file of its own, got same again"},
