@@ -67,10 +67,10 @@ bool writes_directly(const GemmKernel& kernel, const GemmProblem& p) {
   return p.c_dtype == kernel.c && p.bias == nullptr;
 }
 
-/// Tiles round their sums to C while these are in registers: all of them, of one block of k.
-bool rounds_in_registers(const GemmKernel& kernel, const GemmProblem& p, const Blocks& blocks) {
-  return kernel.takes_epilogues && p.c_dtype == kernel.a && p.bias == nullptr && !p.accumulate &&
-         blocks.depths == 1;
+/// Tiles add the bias to their sums and round them to C while these are in registers.
+bool completes_in_registers(const GemmKernel& kernel, const GemmProblem& p) {
+  return kernel.takes_epilogues && (p.c_dtype == kernel.a || p.c_dtype == kernel.c) &&
+         !p.accumulate;
 }
 
 std::byte* c_at(const GemmProblem& p, int64_t batch, int64_t i, int64_t j) {
@@ -97,9 +97,9 @@ class Cell {
       packed_ld_ = blocks.kc + 64 / itemsize(kernel.a);
       packed_a_.emplace(term_copies(p.bf16_terms) * m_ * packed_ld_ * itemsize(kernel.a));
     }
-    if (!writes_directly(kernel, p)) {
+    sums_whole_cell_ = blocks.depths > 1;
+    if (!writes_directly(kernel, p) && (sums_whole_cell_ || !completes_in_registers(kernel, p))) {
       // Sums over one block of k need a tile, over several the whole cell.
-      sums_whole_cell_ = blocks.depths > 1;
       sums_ld_ = sums_whole_cell_ ? blocks.nc : kernel.nr;
       sums_.emplace((sums_whole_cell_ ? blocks.mc : kernel.mr) * sums_ld_ * itemsize(kernel.c));
     }
@@ -172,21 +172,29 @@ class Cell {
                   .c = nullptr,
                   .ldc = 0,
                   .accumulate = depth > 0};
-    if (!sums_) {
+    if (writes_directly(kernel_, p_)) {
       tile.c = c_at(p_, batch_, i0_ + i, j0_ + j), tile.ldc = p_.c_row_stride;
       tile.accumulate = tile.accumulate || p_.accumulate;
       return kernel_.run(tile);
     }
-    if (rounds_in_registers(kernel_, p_, blocks_)) {
-      const Epilogue rounded{.out = c_at(p_, batch_, i0_ + i, j0_ + j), .stride = p_.c_row_stride};
-      tile.epilogue = &rounded;
-      return kernel_.run(tile);
+    if (sums_) {
+      tile.c = at(sums_->as<void>(), sums_whole_cell_ ? i * sums_ld_ + j : 0, itemsize(kernel_.c));
+      tile.ldc = sums_ld_;
     }
-    tile.c = at(sums_->as<void>(), sums_whole_cell_ ? i * sums_ld_ + j : 0, itemsize(kernel_.c));
-    tile.ldc = sums_ld_;
+    const bool last = depth + 1 == blocks_.depths;
+    if (!last || !completes_in_registers(kernel_, p_)) {
+      kernel_.run(tile);
+      if (last) complete(p_, batch_, i0_ + i, j0_ + j, tile.m, tile.n, kernel_.c, tile.c, tile.ldc);
+      return;
+    }
+    const Epilogue completed{
+        .kind = p_.bias == nullptr ? Epilogue::Kind::store : Epilogue::Kind::activate,
+        .map = {.shift = p_.bias == nullptr ? nullptr : at(p_.bias, j0_ + j, itemsize(kernel_.c))},
+        .out = c_at(p_, batch_, i0_ + i, j0_ + j),
+        .stride = p_.c_row_stride,
+        .wide = p_.c_dtype != kernel_.a};
+    tile.epilogue = &completed;
     kernel_.run(tile);
-    if (depth + 1 == blocks_.depths)
-      complete(p_, batch_, i0_ + i, j0_ + j, tile.m, tile.n, kernel_.c, tile.c, tile.ldc);
   }
 
   const GemmKernel& kernel_;
@@ -194,7 +202,7 @@ class Cell {
   const Blocks& blocks_;
   const void* panels_;
   int64_t batch_, i0_, j0_, m_, n_;
-  std::optional<Workspace> packed_a_, sums_;  // none: A in place, sums to C
+  std::optional<Workspace> packed_a_, sums_;  // none: A in place; sums in registers, or in C
   int64_t packed_ld_ = 0, sums_ld_ = 0;
   bool sums_whole_cell_ = false;
 };

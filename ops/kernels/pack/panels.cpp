@@ -52,6 +52,21 @@ int64_t transpose_words(const PanelRows<T>& to, const T* src, int64_t col_stride
   return groups * kr;
 }
 
+/// The same of columns that do not begin at words, through their items transposed: worth it for
+/// more than a few columns.
+int64_t transpose_items(const PanelRows<uint16_t>& to, const uint16_t* src, int64_t col_stride,
+                        int64_t k, int64_t n, int64_t row0) {
+  constexpr int64_t kRows = 32, kFewColumns = 8, kColumns = 96;
+  if (n < kFewColumns || n > kColumns) return 0;
+  uint16_t rows[kRows * kColumns];
+  int64_t done = 0;
+  for (int64_t count; (count = std::min(kRows, (k - done) / to.kr * to.kr)) > 0; done += count) {
+    copy_matrix(sizeof(*src), src + done, 1, col_stride, rows, n, count, n);
+    interleave_rows(to, rows, n, count, n, row0 + done);
+  }
+  return done;
+}
+
 }  // namespace
 
 void pack_panel_rows(const PanelFormat& format, const void* src, int64_t row_stride,
@@ -67,6 +82,9 @@ void pack_panel_rows(const PanelFormat& format, const void* src, int64_t row_str
       else if constexpr (sizeof(T) == 2)
         if (col_stride == 1) done = interleave_rows(to, from, row_stride, k, n, row0);
     }
+    if constexpr (sizeof(T) == 2)
+      if (row0 % format.kr == 0 && row_stride == 1)
+        done += transpose_items(to, from + done, col_stride, k - done, n, row0 + done);
     constexpr int64_t kBlock =
         16;  // of rows: whole cache lines of columns that are dense, few of the panel
     for (int64_t i = done; i < k; i += kBlock)

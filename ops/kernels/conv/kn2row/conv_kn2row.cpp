@@ -253,6 +253,33 @@ void Kn2rowEngine<T>::store_row(int64_t offset, const Memory& memory,
   }
 }
 
+/// Multiplications and what packing costs beside them, ÷ those of conv_brgemm, whose columns fill
+/// part of a tile: a row of few pixels fills none here either, and with a stride a pixel that was
+/// packed meets few taps. Where channels are not innermost, it is conv_brgemm that transposes.
+double relative_cost(const Kn2rowConv& conv, MemoryFormat format, const GemmKernel& gemm) {
+  constexpr int64_t kLeastRows = 8;  // of a tile: fewer wait for the additions before theirs
+  // Rows that are multiplied in the time in which one is packed.
+  const double packed_rows = 9.0 / 32 * gemm.nr;
+  const int64_t narrowest = gemm.nr > 16 ? gemm.nr / 2 : gemm.nr;  // columns of a tile
+  int64_t rows = 0, pixels = 0, rows_read = 0;
+  for (int64_t plane = 0; plane < conv.x.planes; ++plane) {
+    int64_t taps = 0;
+    for (int64_t p = 0; p < conv.x.phases(); ++p)
+      for (int64_t i = 0; i < conv.x.phase(p).taps; ++i)
+        taps += conv.x.tap(conv.x.phase(p), i).plane == plane;
+    rows += std::max(kLeastRows, taps * conv.output_channels);
+  }
+  for (int64_t p = 0; p < conv.x.phases(); ++p)
+    pixels += conv.x.phase(p).count * conv.x.phase(p).taps;
+  for (int64_t p = 0; p < conv.y.phases(); ++p)
+    rows_read += conv.y.phase(p).count * conv.y.phase(p).taps;
+  const auto columns = static_cast<double>(round_up(conv.positions(), narrowest));
+  const double packed = static_cast<double>(conv.y.source * conv.x.planes) * columns * packed_rows;
+  const double mine = static_cast<double>(rows_read * rows) * columns;
+  const auto theirs = static_cast<double>(rows_read * pixels * narrowest);
+  return format == MemoryFormat::contiguous ? mine / (theirs + packed) : (mine + packed) / theirs;
+}
+
 /// Why not, although it can: where conv_brgemm is as fast, or faster.
 const char* why_not(const ConvProblem& p, ConvPass pass, const GemmKernel& gemm) {
   if (const char* reason = why_kn2row_cannot(p, pass, gemm)) return reason;
@@ -263,6 +290,8 @@ const char* why_not(const ConvProblem& p, ConvPass pass, const GemmKernel& gemm)
   if (conv.source_channels < 16) return "products of few channels take less time than sums of taps";
   if (conv.x.step > 1 && p.format == MemoryFormat::contiguous)
     return "every other pixel of a row takes longer to copy";
+  if (relative_cost(conv, p.format, gemm) > 0.8)
+    return "rows of outputs are short, or stride is long";
   return nullptr;
 }
 
