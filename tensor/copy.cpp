@@ -79,7 +79,7 @@ void convert_strided(const Side& dst, const Side& src, Place at, const Loops::Ax
 /// Are the innermost axis' runs dense, of one dtype, and so short that each is one step of the axis
 /// around it?
 bool has_short_rows(const Side& dst, const Side& src, const Loops& loops) {
-  constexpr int64_t kShort = 512;  // bytes, below which a call and a step of Walk take longer
+  constexpr int64_t kShort = 4096;  // bytes: longer ones may have to be parts of several cells
   const Loops::Axis& axis = loops.inner();
   return loops.count() > 1 && dst.dtype == src.dtype && axis.dst == 1 && axis.src == 1 &&
          axis.size * itemsize(dst.dtype) <= kShort;
