@@ -1,8 +1,13 @@
 #include "quern/ops/cat.h"
 
+#include <algorithm>
+
 #include "quern/autograd/node.h"
 #include "quern/ops/reshape.h"
 #include "quern/tensor/check_dense.h"
+#include "quern/tensor/convert.h"
+#include "quern/tensor/cpu_features.h"
+#include "quern/tensor/parallel.h"
 #include "quern/tensor/raw.h"
 #include "quern/tensor/span.h"
 
@@ -21,6 +26,36 @@ Shape without_size(const Tensor& x, int dim) {
   Shape shape = x.shape();
   if (dim < shape.size()) shape[dim] = 0;
   return shape;
+}
+
+/// Rows of y along `d` that are short, part by part, some rows at a time: their lines, which parts
+/// share, stay in a cache until they are whole; or bypass the caches, where each part has lines of
+/// its own and L3 hardly holds y. Returns false where rows are long.
+bool join_short_rows(const Tensors& parts, const Tensor& y, int d) {
+  constexpr int64_t kShort = 4096, kAtOnce = int64_t{16} << 10, kLine = 64;  // bytes
+  const int64_t column = y.stride(d) * itemsize(y.dtype()), row = y.size(d) * column;
+  const bool alike = std::ranges::all_of(parts, [&](const Tensor& part) {
+    return part.dtype() == y.dtype() && part.is_dense_as(y.format());
+  });
+  if (!alike || row == 0 || row > kShort) return false;
+  const bool streams = y.nbytes() >= cache_sizes().l3 / 2 &&
+                       reinterpret_cast<uintptr_t>(y.data_ptr()) % kLine == 0 &&
+                       std::ranges::all_of(parts, [&](const Tensor& part) {
+                         return part.size(d) * column % kLine == 0;
+                       });
+  parallel_chunks(
+      y.nbytes() / row, std::max<int64_t>(1, kAtOnce / row), [&](int64_t begin, int64_t end) {
+        std::byte* to = static_cast<std::byte*>(y.out_ptr()) + begin * row;
+        for (const Tensor& part : parts) {
+          const int64_t bytes = part.size(d) * column;
+          if (bytes == 0) continue;
+          const auto* from = static_cast<const std::byte*>(part.data_ptr()) + begin * bytes;
+          (streams ? detail::stream_rows : detail::copy_rows)(to, row, from, bytes, end - begin,
+                                                              bytes);
+          to += bytes;
+        }
+      });
+  return true;
 }
 
 }  // namespace
@@ -42,10 +77,12 @@ Tensor cat(const Tensors& tensors, int64_t dim) {
     ends.push_back(shape[d]);
   }
 
-  const Span span("cat");
+  Span span("cat");
   Tensor y = empty(shape, dtype, first.format());
-  for (size_t i = 0; i < tensors.size(); ++i)
-    raw::copy_(raw::slice(y, d, ends[i] - tensors[i].size(d), ends[i]), tensors[i]);
+  if (join_short_rows(tensors, y, d)) span.set_work(0, 2 * y.nbytes());
+  else
+    for (size_t i = 0; i < tensors.size(); ++i)
+      raw::copy_(raw::slice(y, d, ends[i] - tensors[i].size(d), ends[i]), tensors[i]);
   if (!is_floating(dtype)) return y;
 
   return record(

@@ -2,6 +2,7 @@
 #include "gradcheck_helper.h"
 #include "quern/ops/cat.h"
 #include "quern/ops/pad.h"
+#include "quern/tensor/cpu_features.h"
 
 using namespace quern;
 using namespace quern::test;
@@ -34,6 +35,32 @@ TEST_CASE("cat takes the widest dtype, and keeps the format") {
     CHECK(y.is_dense_as(MemoryFormat::channels_last));
     CHECK(same_bits(y, cat({raw::contiguous(x), raw::contiguous(x)}, dim)));
   }
+}
+
+TEST_CASE("cat of dense parts is cat of views") {
+  for (const MemoryFormat format : {MemoryFormat::contiguous, MemoryFormat::channels_last})
+    for (const DType dtype : {DType::f32, DType::bf16})
+      for (int64_t dim = 0; dim < 4; ++dim) {
+        Tensors views, parts;
+        for (const int64_t size : {3, 0, 17}) {
+          const Shape shape{4, 6, 9, 11};
+          Shape own = shape, wide = shape;
+          own[static_cast<int>(dim)] = size;
+          wide[static_cast<int>(dim)] = size + 2;
+          views.push_back(raw::slice(random(wide, 1, dtype, format), dim, 1, size + 1));
+          parts.push_back(raw::contiguous(views.back(), format));
+          CHECK_EQ(parts.back().shape(), own);
+        }
+        CHECK(same_bits(cat(parts, dim), cat(views, dim)));
+      }
+}
+
+TEST_CASE("cat past the caches") {
+  const int64_t rows = cache_sizes().l3 / 2 / (48 * 4) + 1;
+  const Tensor a = random({rows, 16}, 1, DType::f32), b = random({rows, 32}, 2, DType::f32);
+  const Tensor y = cat({a, b}, 1);
+  CHECK(same_bits(raw::contiguous(raw::slice(y, 1, 0, 16)), a));
+  CHECK(same_bits(raw::contiguous(raw::slice(y, 1, 16, 48)), b));
 }
 
 TEST_CASE("stack") {
