@@ -126,6 +126,7 @@ class Fetches {
       : prefetch_(static_cast<const char*>(tile.prefetch == nullptr ? tile.b[0] : tile.prefetch)),
         prefetch_step_(tile.prefetch_step),
         stride_(End::fetched(tile, at_)) {
+    for (const char*& p : at_) p += 63;  // of a row amid lines, the first is the panel's before
     if (End::kNextTile) next_tile();
   }
   /// The tile after the one that it fetched for.
