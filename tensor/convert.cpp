@@ -169,10 +169,9 @@ struct Square {
 
   /// Interleaving rows i and i + side/2 moves one bit of the row's index to the column's: after as
   /// many rounds as the index has bits, rows are columns.
-  static void transpose(T* dst, int64_t dst_stride, const T* src, int64_t src_stride) {
+  static void turn(Row (&rows)[kSide]) {
     constexpr auto kLanes = std::make_index_sequence<kSide>();
-    Row rows[kSide], next[kSide];
-    for (int i = 0; i < kSide; ++i) std::memcpy(&rows[i], src + i * src_stride, sizeof(Row));
+    Row next[kSide];
     for (int round = 1; round < kSide; round *= 2) {
       for (int i = 0; i < kSide / 2; ++i) {
         next[2 * i] = interleave<0>(rows[i], rows[i + kSide / 2], kLanes);
@@ -180,7 +179,25 @@ struct Square {
       }
       std::copy_n(next, kSide, rows);
     }
+  }
+  static void transpose(T* dst, int64_t dst_stride, const T* src, int64_t src_stride) {
+    Row rows[kSide];
+    for (int i = 0; i < kSide; ++i) std::memcpy(&rows[i], src + i * src_stride, sizeof(Row));
+    turn(rows);
     for (int i = 0; i < kSide; ++i) std::memcpy(dst + i * dst_stride, &rows[i], sizeof(Row));
+  }
+  /// Of fewer rows, to columns that follow each other: whole vectors are stored, whose ends the
+  /// next columns overwrite. How many columns are done.
+  static int64_t transpose_few(T* dst, const T* src, int64_t src_stride, int64_t n,
+                               int64_t columns) {
+    int64_t c = 0;
+    for (; (columns - c - kSide) * n >= kSide - n; c += kSide) {
+      Row rows[kSide] = {};
+      for (int64_t i = 0; i < n; ++i) std::memcpy(&rows[i], src + i * src_stride + c, sizeof(Row));
+      turn(rows);
+      for (int i = 0; i < kSide; ++i) std::memcpy(dst + (c + i) * n, &rows[i], sizeof(Row));
+    }
+    return c;
   }
 };
 
@@ -260,14 +277,24 @@ void transpose_tile(std::byte* dst, int64_t dst_stride, const std::byte* src, in
     T* to = reinterpret_cast<T*>(dst);
     const T* from = reinterpret_cast<const T*>(src);
     constexpr int64_t kSide = Square<T>::kSide;
-    const int64_t square_rows = rows / kSide * kSide, square_columns = columns / kSide * kSide;
-    for (int64_t c = 0; c < square_columns; c += kSide)
-      for (int64_t r = 0; r < square_rows; r += kSide)
+    if (rows < kSide || columns < kSide) {
+      int64_t done = 0;
+      if constexpr (kSide <= 4)  // of more, most would be empty
+        if (rows < kSide && dst_stride == rows)
+          done = Square<T>::transpose_few(to, from, src_stride, rows, columns);
+      for (int64_t c = done; c < columns; ++c)
+        for (int64_t r = 0; r < rows; ++r) to[c * dst_stride + r] = from[r * src_stride + c];
+      return;
+    }
+    // The last squares may overlap those before.
+    for (int64_t begin_c = 0; begin_c < columns; begin_c += kSide) {
+      const int64_t c = std::min(begin_c, columns - kSide);
+      for (int64_t begin_r = 0; begin_r < rows; begin_r += kSide) {
+        const int64_t r = std::min(begin_r, rows - kSide);
         Square<T>::transpose(to + c * dst_stride + r, dst_stride, from + r * src_stride + c,
                              src_stride);
-    for (int64_t c = 0; c < columns; ++c)
-      for (int64_t r = c < square_columns ? square_rows : 0; r < rows; ++r)
-        to[c * dst_stride + r] = from[r * src_stride + c];
+      }
+    }
   });
 }
 

@@ -97,7 +97,7 @@ void copy_short_rows(const Side& dst, const Side& src, Loops loops) {
 
 /// The axis along which the source is dense, if the copy is a transpose worth tiles; else -1.
 int transposed_axis(const Loops& loops) {
-  constexpr int64_t kWorthIt = 8;
+  constexpr int64_t kWorthIt = 4;
   if (loops.inner().dst != 1 || loops.inner().src <= 1) return -1;  // 0: one element, repeated
   for (int i = 0; i < loops.count() - 1; ++i)
     if (loops[i].src == 1 && loops[i].size >= kWorthIt) return i;
@@ -124,6 +124,7 @@ bool bypasses_caches(const Side& dst, const Loops& loops, int axis) {
 /// Tiles of 32 × 32: a row is read along the source's dense axis and converted into a buffer, a
 /// column of which is written along the destination's. So both sides meet whole cache lines, one
 /// row at a time, even where a stride of 4 KiB puts all rows of a tile into the same set of L1.
+/// Without the buffer where nothing is converted and rows are few or near to each other.
 void transpose(const Side& dst, const Side& src, Loops loops, int axis) {
   const Loops::Axis columns = loops[axis], rows = loops.inner();
   const bool streams = bypasses_caches(dst, loops, axis);
@@ -137,29 +138,37 @@ void transpose(const Side& dst, const Side& src, Loops loops, int axis) {
   // what the tile beside it reads, or the one below where a cell has not all rows.
   constexpr int64_t kFar = int64_t{1} << 20;
   const bool far = loops.elements() * rows.size * columns.size * src_size > kFar;
-  const int64_t ahead = kTile * src_size * (down == 1 ? 1 : rows.src);
+  const bool few = rows.size <= 8;  // of a set of L1
+  const bool direct = dst.dtype == src.dtype && (few || rows.src * src_size <= 1024);
+  const int64_t across_tile = few && direct && !streams ? 16 * kTile : kTile;
+  const int64_t ahead = src_size * (down == 1 ? across_tile : kTile * rows.src);
   parallel_for(loops.elements() * across * down, [&](int64_t cell) {
     const Place at = loops.place(cell / (across * down));
     const int64_t c_begin = cell / down % across * width, r_begin = cell % down * height;
     const int64_t c_end = std::min(columns.size, c_begin + width);
     const int64_t r_end = std::min(rows.size, r_begin + height);
     alignas(64) std::byte tile[kTile * kTile * 8];  // [row][column] of dst's dtype
-    for (int64_t c = c_begin; c < c_end; c += kTile) {
+    for (int64_t c = c_begin; c < c_end; c += across_tile) {
       for (int64_t r = r_begin; r < r_end; r += kTile) {
-        const int64_t m = std::min(kTile, r_end - r), n = std::min(kTile, c_end - c);
-        for (int64_t i = 0; i < m; ++i) {
-          const std::byte* row = src.at(at.src + (r + i) * rows.src + c);
-          detail::convert_run(tile + i * kTile * size, dst.dtype, row, src.dtype, n);
-          for (int64_t line = 0; far && line < kTile * src_size; line += 64)
-            __builtin_prefetch(row + ahead + line);
+        const int64_t m = std::min(kTile, r_end - r), n = std::min(across_tile, c_end - c);
+        const std::byte* from = src.at(at.src + r * rows.src + c);
+        int64_t pitch = rows.src;
+        for (int64_t i = 0; far && i < m; ++i)
+          for (int64_t line = 0; line < across_tile * src_size; line += 64)
+            __builtin_prefetch(from + i * rows.src * src_size + ahead + line);
+        if (!direct) {
+          for (int64_t i = 0; i < m; ++i)
+            detail::convert_run(tile + i * kTile * size, dst.dtype, from + i * rows.src * src_size,
+                                src.dtype, n);
+          from = tile, pitch = kTile;
         }
         std::byte* const to = dst.at(at.dst + c * columns.dst + r);
         if (streams) {
           alignas(64) std::byte turned[kTile * kTile * 8];
-          detail::transpose_tile(turned, kTile, tile, kTile, m, n, size);
+          detail::transpose_tile(turned, kTile, from, pitch, m, n, size);
           detail::stream_rows(to, columns.dst * size, turned, kTile * size, n, m * size);
         } else {
-          detail::transpose_tile(to, columns.dst, tile, kTile, m, n, size);
+          detail::transpose_tile(to, columns.dst, from, pitch, m, n, size);
         }
       }
     }

@@ -81,9 +81,11 @@ TEST_CASE("copy_: any dtype to any other, dense, strided and transposed") {
 }
 
 TEST_CASE("copy_: between formats, around the sizes of tiles and cells") {
-  for (const Shape& shape : {Shape{2, 3, 5, 7}, Shape{1, 64, 8, 8}, Shape{3, 65, 31, 33},
-                             Shape{2, 33, 1, 1}, Shape{2, 1, 9, 9}, Shape{1, 3, 224, 224},
-                             Shape{1, 2048, 7, 7}, Shape{1, 9, 1, 40'000}, Shape{2, 8, 32, 32}}) {
+  for (const Shape& shape :
+       {Shape{2, 3, 5, 7}, Shape{1, 64, 8, 8}, Shape{3, 65, 31, 33}, Shape{2, 33, 1, 1},
+        Shape{2, 1, 9, 9}, Shape{1, 3, 224, 224}, Shape{1, 2048, 7, 7}, Shape{1, 9, 1, 40'000},
+        Shape{2, 8, 32, 32}, Shape{20, 9, 3, 3}, Shape{3, 40, 2, 2}, Shape{2, 2, 40, 50},
+        Shape{4, 7, 13, 10}, Shape{3, 3, 2, 2}, Shape{1, 3, 1, 5}}) {
     for (auto [to, from] : {std::pair{DType::f32, DType::f32}, std::pair{DType::bf16, DType::f32},
                             std::pair{DType::f32, DType::bf16}, std::pair{DType::f16, DType::f32},
                             std::pair{DType::f32, DType::f16}, std::pair{DType::f16, DType::bf16},
@@ -94,6 +96,15 @@ TEST_CASE("copy_: between formats, around the sizes of tiles and cells") {
       check_copy(empty(shape, to), nhwc);
     }
   }
+}
+
+TEST_CASE("copy_: between formats, and nothing beside it") {
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const int64_t channels : {2, 3, 5, 9})
+      for (const int64_t width : {3, 7, 64, 577}) {
+        const Tensor all = full({3, channels, 3, width}, 7, dtype, MemoryFormat::channels_last);
+        check_copy(raw::slice(all, 0, 1, 2), numbers({1, channels, 3, width}, dtype));
+      }
 }
 
 TEST_CASE("copy_: between formats, of more than the caches hold" *
