@@ -43,8 +43,10 @@ bool join_short_rows(const Tensors& parts, const Tensor& y, int d) {
                        std::ranges::all_of(parts, [&](const Tensor& part) {
                          return part.size(d) * column % kLine == 0;
                        });
+  // What is little is one cell, which other threads are not worth waking for.
+  const int64_t at_once = y.nbytes() <= 8 * kAtOnce ? y.nbytes() : kAtOnce;
   parallel_chunks(
-      y.nbytes() / row, std::max<int64_t>(1, kAtOnce / row), [&](int64_t begin, int64_t end) {
+      y.nbytes() / row, std::max<int64_t>(1, at_once / row), [&](int64_t begin, int64_t end) {
         std::byte* to = static_cast<std::byte*>(y.out_ptr()) + begin * row;
         for (const Tensor& part : parts) {
           const int64_t bytes = part.size(d) * column;
