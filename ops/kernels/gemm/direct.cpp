@@ -8,6 +8,7 @@
 #include "quern/ops/kernels/pack/matrix.h"
 #include "quern/ops/kernels/table.h"
 #include "quern/ops/kernels/work.h"
+#include "quern/tensor/bfloat16.h"
 #include "quern/tensor/dtype.h"
 #include "quern/tensor/storage.h"
 
@@ -41,7 +42,7 @@ bool is_dots(const GemmProblem& p) {
 bool is_rows(const GemmProblem& p, DType dtype) {
   constexpr int64_t kFewRows = 8, kShort = 16;
   const int64_t small = dtype == DType::bf16 ? 32 : 64;  // of f32, B is half of L1
-  const int64_t shallow = dtype == DType::bf16 ? 8 : 16;
+  const int64_t shallow = dtype != DType::bf16 ? 16 : std::min(p.m, p.n) < 64 ? 8 : 4;
   if (p.b.col_stride == 1 && p.k <= shallow && p.n > 1) return true;
   if (p.b.col_stride == 1 && (p.m <= kFewRows || (p.m <= kShort && p.n <= kShort))) return true;
   const bool copied = p.b.row_stride == 1 && p.batch > 1;  // by columns, to be transposed
@@ -94,8 +95,12 @@ void direct_product(const DirectKernel& kernel, const GemmProblem& asked) {
     if (plan.swapped) complete(asked, batch, j, i, n, m, DType::f32, sums, ld);
     else complete(asked, batch, i, j, m, n, DType::f32, sums, ld);
   };
-  const bool to_c = asked.c_dtype == DType::f32 && asked.bias == nullptr && !asked.accumulate &&
-                    (!plan.swapped || plan.dots || asked.c_row_stride == 1) && plan.parts == 1;
+  const bool sums_are_c = asked.bias == nullptr && !asked.accumulate &&
+                          (!plan.swapped || plan.dots || asked.c_row_stride == 1) &&
+                          plan.parts == 1;
+  const bool rounds =  // in registers
+      sums_are_c && !plan.dots && asked.c_dtype == kernel.dtype && kernel.dtype == DType::bf16;
+  const bool to_c = rounds || (sums_are_c && asked.c_dtype == DType::f32);
   const int64_t down = ceil_div(p.m, plan.rows), across = ceil_div(p.n, plan.columns);
   std::optional<Workspace> partial;
   if (plan.parts > 1) partial.emplace(plan.parts * p.m * p.n * int64_t{sizeof(float)});
@@ -136,6 +141,9 @@ void direct_product(const DirectKernel& kernel, const GemmProblem& asked) {
       (plan.swapped ? d.c_col : d.c_row) = ld;
       if (sums) {
         d.c = sums->as<float>();
+      } else if (rounds) {
+        d.rounded =
+            static_cast<bfloat16*>(p.c) + batch * p.c_batch_stride + i * d.c_row + j * d.c_col;
       } else {
         d.c = to_c ? static_cast<float*>(p.c) + batch * p.c_batch_stride
                    : partial->as<float>() + part * p.m * p.n;

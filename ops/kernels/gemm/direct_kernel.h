@@ -15,6 +15,7 @@ struct Direct {
   int64_t b_row, b_col;
   float* c;  // element (i, j) at i·c_row + j·c_col; written without being read
   int64_t c_row, c_col;
+  void* rounded = nullptr;  // of rows of bf16: not null: C is put here, rounded, and not to c
 };
 
 struct DirectKernel {

@@ -13,7 +13,9 @@ void product(const Direct& d) {
       for (int64_t p = 0; p < d.k; ++p)
         sum += static_cast<float>(static_cast<const T*>(d.a)[i * d.a_row + p * d.a_col]) *
                static_cast<float>(static_cast<const T*>(d.b)[p * d.b_row + j * d.b_col]);
-      d.c[i * d.c_row + j * d.c_col] = sum;
+      const int64_t at = i * d.c_row + j * d.c_col;
+      if (d.rounded != nullptr) static_cast<T*>(d.rounded)[at] = static_cast<T>(sum);
+      else d.c[at] = sum;
     }
 }
 

@@ -25,6 +25,22 @@ inline Vec<float> broadcast(const bfloat16* p) {
   return Vec<float>(value);
 }
 
+/// A tile of sums to C, whose products are of T.
+template <class T, int rows, int vectors, class Lanes>
+__attribute__((always_inline)) inline void store_tile(const Direct& d, int64_t i, int64_t j,
+                                                      Lanes lanes,
+                                                      const Vec<float> (&sum)[rows][vectors]) {
+  constexpr int64_t width = kLanes<T>;
+  const int64_t at = i * d.c_row + j;
+  const auto store = [&](auto* c) __attribute__((always_inline)) {
+    unroll<rows>([&](int r) {
+      unroll<vectors>([&](int v) { lanes.store(c + r * d.c_row + v * width, sum[r][v]); });
+    });
+  };
+  if (d.rounded != nullptr) store(static_cast<T*>(d.rounded) + at);
+  else store(d.c + at);
+}
+
 /// C from row i and column j: `rows` times `vectors`. A is of S, B of T.
 template <class S, class T, int rows, int vectors, class Lanes>
 void tile(const Direct& d, int64_t i, int64_t j, Lanes lanes) {
@@ -45,10 +61,7 @@ void tile(const Direct& d, int64_t i, int64_t j, Lanes lanes) {
       unroll<vectors>([&](int v) { sum[r][v] = fused(factor, row[v], sum[r][v]); });
     });
   }
-  float* c = d.c + i * d.c_row + j;
-  unroll<rows>([&](int r) {
-    unroll<vectors>([&](int v) { lanes.store(c + r * d.c_row + v * width, sum[r][v]); });
-  });
+  store_tile<T>(d, i, j, lanes, sum);
 }
 
 /// f(count, i), a constant number of rows or columns from i on: `most` at a time, then 2, then the
@@ -135,10 +148,7 @@ void pair_tile(const Direct& d, int64_t i, int64_t j, Lanes lanes) {
   for (int64_t p = 0; p + 2 <= d.k; p += 2, a += 2 * d.a_col, b += 2 * d.b_row)
     add_products(std::true_type{});
   if (d.k % 2 != 0) add_products(std::false_type{});
-  float* c = d.c + i * d.c_row + j;
-  unroll<rows>([&](int r) {
-    unroll<vectors>([&](int v) { lanes.store(c + r * d.c_row + v * width, sum[r][v]); });
-  });
+  store_tile<bfloat16>(d, i, j, lanes, sum);
 }
 
 template <bool neighbours>
