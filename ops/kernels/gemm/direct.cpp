@@ -99,7 +99,7 @@ void direct_product(const DirectKernel& kernel, const GemmProblem& asked) {
                           (!plan.swapped || plan.dots || asked.c_row_stride == 1) &&
                           plan.parts == 1;
   const bool rounds =  // in registers
-      sums_are_c && !plan.dots && asked.c_dtype == kernel.dtype && kernel.dtype == DType::bf16;
+      kernel.rounds && sums_are_c && !plan.dots && asked.c_dtype == DType::bf16;
   const bool to_c = rounds || (sums_are_c && asked.c_dtype == DType::f32);
   const int64_t down = ceil_div(p.m, plan.rows), across = ceil_div(p.n, plan.columns);
   std::optional<Workspace> partial;

@@ -15,7 +15,7 @@ struct Direct {
   int64_t b_row, b_col;
   float* c;  // element (i, j) at i·c_row + j·c_col; written without being read
   int64_t c_row, c_col;
-  void* rounded = nullptr;  // of rows of bf16: not null: C is put here, rounded, and not to c
+  void* rounded = nullptr;  // not null: C goes here, rounded to bf16, and not to c
 };
 
 struct DirectKernel {
@@ -24,6 +24,7 @@ struct DirectKernel {
   DType dtype;                  // of A and B
   void (*rows)(const Direct&);  // C = A·B, vectors along the rows of B and C: b_col, c_col are 1
   void (*dots)(const Direct&);  // the same of few columns, where a_col and b_row are 1: along k
+  bool rounds = false;          // rows() of bf16 takes `rounded`
 };
 
 }  // namespace quern::kernels

@@ -21,7 +21,7 @@ void product(const Direct& d) {
 
 constexpr DirectKernel kRecords[] = {
     {QUERN_NAMED("direct_f32"), kIsa, DType::f32, product<float>, product<float>},
-    {QUERN_NAMED("direct_bf16"), kIsa, DType::bf16, product<bfloat16>, product<bfloat16>},
+    {QUERN_NAMED("direct_bf16"), kIsa, DType::bf16, product<bfloat16>, product<bfloat16>, true},
 };
 
 }  // namespace

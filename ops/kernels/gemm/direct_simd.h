@@ -25,22 +25,6 @@ inline Vec<float> broadcast(const bfloat16* p) {
   return Vec<float>(value);
 }
 
-/// A tile of sums to C, whose products are of T.
-template <class T, int rows, int vectors, class Lanes>
-__attribute__((always_inline)) inline void store_tile(const Direct& d, int64_t i, int64_t j,
-                                                      Lanes lanes,
-                                                      const Vec<float> (&sum)[rows][vectors]) {
-  constexpr int64_t width = kLanes<T>;
-  const int64_t at = i * d.c_row + j;
-  const auto store = [&](auto* c) __attribute__((always_inline)) {
-    unroll<rows>([&](int r) {
-      unroll<vectors>([&](int v) { lanes.store(c + r * d.c_row + v * width, sum[r][v]); });
-    });
-  };
-  if (d.rounded != nullptr) store(static_cast<T*>(d.rounded) + at);
-  else store(d.c + at);
-}
-
 /// C from row i and column j: `rows` times `vectors`. A is of S, B of T.
 template <class S, class T, int rows, int vectors, class Lanes>
 void tile(const Direct& d, int64_t i, int64_t j, Lanes lanes) {
@@ -61,7 +45,20 @@ void tile(const Direct& d, int64_t i, int64_t j, Lanes lanes) {
       unroll<vectors>([&](int v) { sum[r][v] = fused(factor, row[v], sum[r][v]); });
     });
   }
-  store_tile<T>(d, i, j, lanes, sum);
+#ifdef __AVX512BF16__  // elsewhere to round takes code so long that GCC inlines less
+  if constexpr (!std::is_same_v<T, float>)
+    if (d.rounded != nullptr) {
+      T* const c = static_cast<T*>(d.rounded) + i * d.c_row + j;
+      unroll<rows>([&](int r) {
+        unroll<vectors>([&](int v) { lanes.store(c + r * d.c_row + v * width, sum[r][v]); });
+      });
+      return;
+    }
+#endif
+  float* const c = d.c + i * d.c_row + j;
+  unroll<rows>([&](int r) {
+    unroll<vectors>([&](int v) { lanes.store(c + r * d.c_row + v * width, sum[r][v]); });
+  });
 }
 
 /// f(count, i), a constant number of rows or columns from i on: `most` at a time, then 2, then the
@@ -148,7 +145,13 @@ void pair_tile(const Direct& d, int64_t i, int64_t j, Lanes lanes) {
   for (int64_t p = 0; p + 2 <= d.k; p += 2, a += 2 * d.a_col, b += 2 * d.b_row)
     add_products(std::true_type{});
   if (d.k % 2 != 0) add_products(std::false_type{});
-  store_tile<bfloat16>(d, i, j, lanes, sum);
+  const auto put = [&](auto* c) __attribute__((always_inline)) {
+    unroll<rows>([&](int r) {
+      unroll<vectors>([&](int v) { lanes.store(c + r * d.c_row + v * width, sum[r][v]); });
+    });
+  };
+  if (d.rounded != nullptr) return put(static_cast<bfloat16*>(d.rounded) + i * d.c_row + j);
+  put(d.c + i * d.c_row + j);
 }
 
 template <bool neighbours>
@@ -258,7 +261,7 @@ void dots(const Direct& d) {
 
 constexpr DirectKernel kRecords[] = {
 #ifdef __AVX512BF16__
-    {QUERN_NAMED("direct_bf16"), kIsa, DType::bf16, rows_by_pairs, dots<bfloat16>},
+    {QUERN_NAMED("direct_bf16"), kIsa, DType::bf16, rows_by_pairs, dots<bfloat16>, true},
 #else
     {QUERN_NAMED("direct_f32"), kIsa, DType::f32, rows<float>, dots<float>},
     {QUERN_NAMED("direct_bf16"), kIsa, DType::bf16, rows<bfloat16>, dots<bfloat16>},

@@ -109,16 +109,20 @@ class Cell {
     for (int64_t depth = 0; depth < blocks_.depths; ++depth) {
       const int64_t p0 = depth * blocks_.kc, k = std::min(blocks_.kc, padded_k(kernel_, p_.k) - p0);
       const Rows a = rows_of_a(p0, k);
+      // A call takes as long as so few products.
+      const bool at_once = k <= 64 && kernel_.takes_epilogues &&
+                           (writes_directly(kernel_, p_) || completes_in_registers(kernel_, p_));
       for (int64_t j = 0; j < n_; j += kernel_.nr) {
         // The first four tiles of a panel prefetch a quarter of the next one each: else its first
         // tile would wait for L3.
         const std::byte* next = j + kernel_.nr < n_          ? panel(p0, j + kernel_.nr)
                                 : depth + 1 < blocks_.depths ? panel(p0 + k, 0)
                                                              : nullptr;
-        for (int64_t i = 0; i < m_; i += kernel_.mr) {
+        for (int64_t i = 0, tiles; i < m_; i += tiles * kernel_.mr) {
           const int64_t quarter = i / kernel_.mr;
           const bool fetches = next != nullptr && quarter < 4;
-          multiply(a, depth, k, i, j,
+          tiles = at_once ? std::max<int64_t>(1, (m_ - i) / kernel_.mr) : 1;
+          multiply(a, depth, k, i, j, tiles,
                    fetches ? next + quarter * k * kernel_.nr / 4 * itemsize(kernel_.b) : nullptr);
         }
       }
@@ -151,16 +155,17 @@ class Cell {
     return {packed_a_->as<void>(), packed_ld_, term_items};
   }
 
-  /// One tile, at row i and column j of the cell: a block of k, and after the last what completes
-  /// C.
-  void multiply(const Rows& a, int64_t depth, int64_t k, int64_t i, int64_t j,
+  /// So many tiles, from row i on, at column j of the cell: a block of k, and after the last what
+  /// completes C.
+  void multiply(const Rows& a, int64_t depth, int64_t k, int64_t i, int64_t j, int64_t tiles,
                 const void* prefetch) const {
     const void *rows[std::size(kTermProducts)], *b[std::size(kTermProducts)];
     for (int t = 0; t < term_products(p_.bf16_terms); ++t) {
       rows[t] = at(a.data, kTermProducts[t].a * a.term + i * a.ld, itemsize(kernel_.a));
       b[t] = panel(depth * blocks_.kc, j, kTermProducts[t].b);
     }
-    GemmTile tile{.m = std::min<int64_t>(kernel_.mr, m_ - i),
+    GemmTile tile{.tiles = tiles,
+                  .m = std::min<int64_t>(kernel_.mr, m_ - i),
                   .n = std::min<int64_t>(kernel_.nr, n_ - j),
                   .k = k,
                   .batch = term_products(p_.bf16_terms),
