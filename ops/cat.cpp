@@ -3,10 +3,10 @@
 #include <algorithm>
 
 #include "quern/autograd/node.h"
+#include "quern/ops/kernels/blocking.h"
 #include "quern/ops/reshape.h"
 #include "quern/tensor/check_dense.h"
 #include "quern/tensor/convert.h"
-#include "quern/tensor/cpu_features.h"
 #include "quern/tensor/parallel.h"
 #include "quern/tensor/raw.h"
 #include "quern/tensor/span.h"
@@ -32,17 +32,16 @@ Shape without_size(const Tensor& x, int dim) {
 /// share, stay in a cache until they are whole; or bypass the caches, where each part has lines of
 /// its own and L3 hardly holds y. Returns false where rows are long.
 bool join_short_rows(const Tensors& parts, const Tensor& y, int d) {
-  constexpr int64_t kShort = 4096, kAtOnce = int64_t{16} << 10, kLine = 64;  // bytes
+  constexpr int64_t kShort = 4096, kAtOnce = int64_t{16} << 10;  // bytes
   const int64_t column = y.stride(d) * itemsize(y.dtype()), row = y.size(d) * column;
   const bool alike = std::ranges::all_of(parts, [&](const Tensor& part) {
     return part.dtype() == y.dtype() && part.is_dense_as(y.format());
   });
   if (!alike || row == 0 || row > kShort) return false;
-  const bool streams = y.nbytes() >= cache_sizes().l3 / 2 &&
-                       reinterpret_cast<uintptr_t>(y.data_ptr()) % kLine == 0 &&
-                       std::ranges::all_of(parts, [&](const Tensor& part) {
-                         return part.size(d) * column % kLine == 0;
-                       });
+  const bool streams = std::ranges::all_of(parts, [&](const Tensor& part) {
+    return kernels::cache::bypassed(y.data_ptr(), y.nbytes(), part.size(d) * column,
+                                    kernels::cache::read_at_once());
+  });
   // What is little is one cell, which other threads are not worth waking for.
   const int64_t at_once = y.nbytes() <= 8 * kAtOnce ? y.nbytes() : kAtOnce;
   parallel_chunks(

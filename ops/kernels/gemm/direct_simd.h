@@ -45,20 +45,16 @@ void tile(const Direct& d, int64_t i, int64_t j, Lanes lanes) {
       unroll<vectors>([&](int v) { sum[r][v] = fused(factor, row[v], sum[r][v]); });
     });
   }
-#ifdef __AVX512BF16__  // elsewhere to round takes code so long that GCC inlines less
+  const auto put = [&](auto* c) __attribute__((always_inline)) {
+    unroll<rows>([&](int r) {
+      unroll<vectors>([&](int v) { lanes.store(c + r * d.c_row + v * width, sum[r][v]); });
+    });
+  };
+#ifdef __AVX512BF16__  // elsewhere to round takes code so long that GCC inlines less of all here
   if constexpr (!std::is_same_v<T, float>)
-    if (d.rounded != nullptr) {
-      T* const c = static_cast<T*>(d.rounded) + i * d.c_row + j;
-      unroll<rows>([&](int r) {
-        unroll<vectors>([&](int v) { lanes.store(c + r * d.c_row + v * width, sum[r][v]); });
-      });
-      return;
-    }
+    if (d.rounded != nullptr) return put(static_cast<T*>(d.rounded) + i * d.c_row + j);
 #endif
-  float* const c = d.c + i * d.c_row + j;
-  unroll<rows>([&](int r) {
-    unroll<vectors>([&](int v) { lanes.store(c + r * d.c_row + v * width, sum[r][v]); });
-  });
+  put(d.c + i * d.c_row + j);
 }
 
 /// f(count, i), a constant number of rows or columns from i on: `most` at a time, then 2, then the

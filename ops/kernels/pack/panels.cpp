@@ -78,13 +78,14 @@ void pack_panel_rows(const PanelFormat& format, const void* src, int64_t row_str
       return copy_matrix(sizeof(T), from, row_stride, col_stride, to.at(row0), format.nr, k, n);
     int64_t done = 0;
     if (row0 % format.kr == 0) {
-      if (row_stride == 1) done = transpose_words(to, from, col_stride, k, n, row0);
-      else if constexpr (sizeof(T) == 2)
+      if (row_stride == 1) {
+        done = transpose_words(to, from, col_stride, k, n, row0);
+        if constexpr (sizeof(T) == 2)
+          if (done == 0) done = transpose_items(to, from, col_stride, k, n, row0);
+      } else if constexpr (sizeof(T) == 2) {
         if (col_stride == 1) done = interleave_rows(to, from, row_stride, k, n, row0);
+      }
     }
-    if constexpr (sizeof(T) == 2)
-      if (row0 % format.kr == 0 && row_stride == 1)
-        done += transpose_items(to, from + done, col_stride, k - done, n, row0 + done);
     constexpr int64_t kBlock =
         16;  // of rows: whole cache lines of columns that are dense, few of the panel
     for (int64_t i = done; i < k; i += kBlock)
