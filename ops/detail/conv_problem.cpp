@@ -6,6 +6,7 @@
 #include "quern/ops/autocast.h"
 #include "quern/ops/detail/matrix.h"
 #include "quern/ops/detail/packed_copy.h"
+#include "quern/ops/kernels/conv/live_taps.h"
 #include "quern/tensor/fork.h"
 #include "quern/tensor/raw.h"
 
@@ -120,7 +121,9 @@ struct Plans {
 
 std::shared_ptr<const ConvPlan> conv_plan(const ConvProblem& problem, ConvPass pass) {
   const Multiplier m = select_multiplier(problem.dtype);
-  const auto make = [&] { return plan_conv(choose(problem, pass, m)); };
+  const auto make = [&] {
+    return plan_of_live_taps(problem, plan_conv(choose(with_live_taps(problem), pass, m)));
+  };
   if (verbosity() == Verbosity::dispatch) return make();  // tells why, each time
   static Plans& plans = *new Plans;  // never destroyed: static models may infer after it
   const PlanKey key{problem, pass, &m.kernel, m.bf16_terms, m.speed, isa_cap(), num_threads()};
@@ -138,8 +141,14 @@ void pack_weight(const ConvPlan& plan, const Tensor& weight, void* packed) {
 }
 
 Dims packing_parameters(const ConvPlan& plan) {
-  return {plan.problem.groups, plan.problem.dilation_w, static_cast<int64_t>(plan.pass),
-          plan.bf16_terms};
+  const ConvProblem& p = plan.problem;
+  const auto [rows, columns] = live_taps(p);
+  return {p.groups,
+          p.dilation_w,
+          static_cast<int64_t>(plan.pass),
+          plan.bf16_terms,
+          rows.begin * p.kh + rows.size,
+          columns.begin * p.kw + columns.size};
 }
 
 namespace {

@@ -3,7 +3,8 @@
 // The way of a call, from the API to the tile and back:
 //
 // 1. ops/conv2d.cpp checks the arguments and makes a ConvProblem; ops/detail/conv_problem.cpp finds
-//    its plan and its packed weight (ops/pack_cache.h), both kept between calls, and runs it.
+//    its plan and its packed weight (ops/pack_cache.h), both kept between calls, and runs it. Rows
+//    and columns of a filter that only meet padding are cut off before (live_taps.h).
 // 2. choose_conv() (conv.cpp) takes the first ConvKernel that has no reason to refuse: depthwise
 //    (depthwise/conv_depthwise.cpp, filters of each channel alone, or groups of few channels),
 //    kn2row (kn2row/conv_kn2row.cpp, few channels on the side of the output), winograd_4x4 or
@@ -99,6 +100,7 @@ class ConvPlan : public ConvChoice {
   explicit ConvPlan(const ConvChoice& choice);
 
  private:
+  friend class LiveTapsPlan;  // runs another
   virtual void compute(const void* from, const void* with, void* to, const Epilogue& epilogue,
                        const ChannelMap& prologue) const = 0;
   virtual void compute_both(const void* /*dy*/, const void* /*weight*/, void* /*dx*/, void* /*dw*/,
