@@ -18,6 +18,9 @@ inline constexpr int64_t kMostScratch = int64_t{256} << 20;
 
 /// Lines so far apart fall in the same set, of which it has kWays.
 inline constexpr int64_t kWay = 4096, kWays = 8;
+/// Do pixels so far apart, of several rows, meet in a few sets? Each line of theirs has left when
+/// the next vector of channels reads it, or that to which it was fetched ahead.
+inline bool collides(int64_t pixel) { return pixel % (kWay / 4) == 0; }
 
 // --- Outputs, of any kernel ----------------------------------------------------------------------
 

@@ -53,6 +53,9 @@ struct ChannelPanels {
 /// cache lines, which come together.
 template <class T>
 inline constexpr int64_t kCopiedChannels = 128 / sizeof(T);
+/// The fewest of a panel that is read and written where it lies.
+template <class T>
+inline constexpr int64_t kSlidingChannels = 128 / sizeof(T);
 /// Channels of a panel whose weights, so many of each, take so many bytes, at most `most` if that
 /// is not less than the kernels take.
 inline int64_t depthwise_panel(int64_t weights_of_one, int64_t most,
@@ -203,6 +206,7 @@ class DepthwisePlan final : public ConvPlan {
   const int64_t taps;      // of all rows
   const Axis y, x;         // of wgrad: those of forward
   const std::vector<Phase> y_phases, x_phases;
+  const bool slides;  // down the rows (DepthwiseKernel::store_rows)
   const bool planes;  // are such that they can be convolved where they lie (planes.cpp)
 
   /// The rows of the source that one of the output reads: of `phase`, under its live taps.

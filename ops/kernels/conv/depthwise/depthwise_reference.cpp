@@ -1,4 +1,6 @@
 // The depthwise kernels spelled out: a channel after the other.
+#include <algorithm>
+
 #include "quern/ops/kernels/activation.h"
 #include "quern/ops/kernels/conv/depthwise/depthwise_kernel.h"
 #include "quern/tensor/bfloat16.h"
@@ -51,6 +53,19 @@ struct NaiveDepthwise {
                     void* out, int64_t out_pixel) {
     sum_to(w, weight, a, static_cast<T*>(out), out_pixel);
   }
+
+  static void store_rows(const DepthwiseWindow& w, const DepthwiseRows& rows, const float* weight,
+                         const DepthwiseStore& a, void* out, int64_t out_pixel) {
+    for (int64_t i = 0; i < rows.count; ++i) {
+      const int64_t begin = std::max<int64_t>(rows.begin - i, 0);
+      DepthwiseWindow row = w;
+      row.source = static_cast<const T*>(w.source) + (i + begin) * w.source_row;
+      row.rows = std::max<int64_t>(std::min(rows.end - i, w.rows) - begin, 0);
+      store(row, weight + begin * w.weight_row, a, static_cast<T*>(out) + i * rows.out_row,
+            out_pixel);
+    }
+  }
+  static bool slides(int64_t taps) { return taps % 2 == 1; }
 
   static void store_plane(const DepthwisePlane& p, const float* weight, const DepthwiseStore& a,
                           void* out) {
@@ -115,7 +130,8 @@ struct NaiveDepthwise {
   }
 
   static constexpr DepthwiseKernel record(const char* name, DType dtype) {
-    return {name, kIsa, dtype, sum, store, store_plane, add_gradient, backward, spread};
+    return {name,   kIsa,        dtype,        sum,      store, store_rows,
+            slides, store_plane, add_gradient, backward, spread};
   }
 };
 

@@ -6,6 +6,7 @@
 #include "quern/ops/kernels/conv/depthwise/backward_simd.h"
 #include "quern/ops/kernels/conv/depthwise/grouped_simd.h"
 #include "quern/ops/kernels/conv/depthwise/planes_simd.h"
+#include "quern/ops/kernels/conv/depthwise/slide_simd.h"
 #include "quern/ops/kernels/conv/depthwise/spread_simd.h"
 
 namespace quern::kernels {
@@ -303,6 +304,8 @@ struct DepthwiseLoops {
             dtype,
             sum,
             store_row,
+            SlidingLoops<T>::store_rows,
+            SlidingLoops<T>::takes,
             PlaneLoops<T>::store,
             add_gradient,
             BackwardLoops<T>::run,

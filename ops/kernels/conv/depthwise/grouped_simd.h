@@ -148,15 +148,6 @@ struct GroupedLoops {
   /// Sums of each product of the gradient, so that additions need not wait for each other.
   static constexpr int kGradients = group < 8 ? 8 / group : 1;
 
-  /// f(0) ... f(n-1), as constants, all in one function: else sums would be in memory.
-  template <int n, class F>
-  __attribute__((always_inline)) static void each(F f) {
-    [&]<int... i>(std::integer_sequence<int, i...>) __attribute__((always_inline)) {
-      (f(std::integral_constant<int, i>{}), ...);
-    }
-    (std::make_integer_sequence<int, n>{});
-  }
-
   /// Outputs [begin, end) of `count` that read no padding, the first of them pixel `first`.
   struct Live {
     int64_t begin, end;

@@ -6,7 +6,8 @@
 //       sums, in registers from the first tap to the last    depthwise_simd.h
 //       the epilogue, the store                              conv/epilogue
 //
-// The kernels do the latter, too, if channels are innermost and nothing, a clamp or moments follow.
+// The kernels do the latter, too, if channels are innermost and nothing, a clamp or moments follow;
+// of 3×3 and 5×5 with stride 1 all rows of a block at once (slide_simd.h), where no moments follow.
 #include <algorithm>
 
 #include "quern/ops/kernels/blocking.h"
@@ -43,13 +44,14 @@ class DepthwiseEngine {
         direct_(plain_ && out_strides_.c == 1 && outputs_ >= kDepthwiseChannels),
         moments_(epilogue.kind == Epilogue::Kind::moments && out_strides_.c == 1 &&
                  outputs_ >= kDepthwiseChannels && plan.group == 1),
+        bypasses_(cache::bypassed(output, p_.n * out_strides_.n * kItem, out_strides_.x * kItem,
+                                  forward_ ? cache::read_by_products() : cache::read_at_once())),
+        slides_(direct_ && plan.slides && !bypasses_ && !cache::collides(out_strides_.x * kItem)),
         panels_(outputs_, panel_width()),
         pitch_(round_up(panels_.widest(), kDepthwiseChannels)),
         streams_(source_.streams_past(cache::just_written())),
         owned_ahead_(p_.n * out_strides_.n * kItem >= cache::read_by_products() ? out_strides_.y
                                                                                 : 0),
-        bypasses_(cache::bypassed(output, p_.n * out_strides_.n * kItem, out_strides_.x * kItem,
-                                  forward_ ? cache::read_by_products() : cache::read_at_once())),
         row_parts_(row_parts()),
         block_rows_(block_rows()),
         output_(epilogue, gemm_, out_strides_, out_strides_.x, p_.n, outputs_, p_.n * row_parts_,
@@ -75,20 +77,25 @@ class DepthwiseEngine {
       return depthwise_panel(weights, kCopiedChannels<T>);
     if (direct_ && plan_.group > 1)
       return depthwise_panel(weights, outputs_, cache::grouped_weights());
+    if (slides_)  // cells are first cut across, since windows slide over whole columns best
+      return depthwise_panel(weights, std::max(kSlidingChannels<T>, outputs_ * p_.n / wanted()));
     return depthwise_panel(weights, moments_ ? std::min(outputs_, kStripColumns) : outputs_);
+  }
+  int64_t wanted() const {
+    return wanted_cells(p_.n * p_.oc * p_.oh * p_.ow * plan_.taps * plan_.group * plan_.spread.in);
   }
   /// Cells that an image's rows are cut into, to keep threads busy.
   int64_t row_parts() const {
-    const int64_t wanted =
-        wanted_cells(p_.n * p_.oc * p_.oh * p_.ow * plan_.taps * plan_.group * plan_.spread.in);
-    return std::clamp<int64_t>(ceil_div(wanted, p_.n * panels_.count), 1, y_.output);
+    return std::clamp<int64_t>(ceil_div(wanted(), p_.n * panels_.count), 1, y_.output);
   }
   Extent rows_of(int64_t part) const { return piece(y_.output, row_parts_, part); }
   /// Rows of a cell at a time: as many as keep what is copied where it is to be.
   int64_t block_rows() const {
     const int64_t row_bytes =
         source_.scratch_items(1, pitch_) * static_cast<int64_t>(sizeof(T)) +
-        (direct_ || by_row() ? 0 : x_.output * pitch_ * static_cast<int64_t>(sizeof(float)));
+        (slides_               ? (x_.source + x_.output) * panels_.widest() * kItem
+         : direct_ || by_row() ? 0
+                               : x_.output * pitch_ * static_cast<int64_t>(sizeof(float)));
     const int64_t of_cell = ceil_div(y_.output, row_parts_);
     return even_piece(
         of_cell, std::clamp<int64_t>(cache::depthwise_block() / std::max<int64_t>(1, row_bytes), 1,
@@ -121,6 +128,7 @@ class DepthwiseEngine {
     for (int64_t i = 0; i < rows.size; ++i)
       sum_row(rows.begin + i, view, channels, to + i * x_.output * pitch_, pitch_);
   }
+  void store_rows(Extent rows, const Source::View& view, Extent channels, T* to) const;
   void store_row(int64_t row, const Source::View& view, Extent channels, T* to,
                  StripSums& sums) const;
   /// Where an image's row is in the output.
@@ -145,14 +153,15 @@ class DepthwiseEngine {
   T* const out_;
   const ImageStrides out_strides_;
   const Epilogue epilogue_;
-  const bool plain_;    // the kernels do all of it
-  const bool direct_;   // to channels that lie as the kernels write them
-  const bool moments_;  // the kernels take them
+  const bool plain_;     // the kernels do all of it
+  const bool direct_;    // to channels that lie as the kernels write them
+  const bool moments_;   // the kernels take them
+  const bool bypasses_;  // does the output bypass the caches?
+  const bool slides_;    // do windows slide down the rows?
   const ChannelPanels panels_;
   const int64_t pitch_;        // of a pixel in scratch
   const bool streams_;         // is the source prefetched?
   const int64_t owned_ahead_;  // to the next row of an output so large that owning its lines pays
-  const bool bypasses_;        // or does it bypass the caches?
   const int64_t row_parts_, block_rows_;
   const TileOutput<T> output_;
   const PerThread<T> copies_;    // of a block's source
@@ -172,7 +181,9 @@ void DepthwiseEngine<T>::run_cell(int64_t cell, Extent channels) const {
     const Extent rows{all.begin + at, std::min(block_rows_, all.size - at)};
     const auto view = source_.view(image, source_.copied() ? source_rows(rows) : Extent{}, channels,
                                    copies_.get(), held);
-    if (direct_) {
+    if (slides_) {
+      store_rows(rows, view, channels, out_ + place(image, rows.begin, channels.begin));
+    } else if (direct_) {
       for (int64_t i = rows.begin; i < rows.begin + rows.size; ++i)
         sum_row(i, view, channels, out_ + place(image, i, channels.begin), out_strides_.x);
     } else if (moments_) {
@@ -213,6 +224,24 @@ void DepthwiseEngine<T>::sum_row(int64_t row, const Source::View& view, Extent c
       else kernel_.sum(part, weight, from, step);
     });
   }
+}
+
+/// Rows of outputs, where the window slides down.
+template <class T>
+void DepthwiseEngine<T>::store_rows(Extent rows, const Source::View& view, Extent channels,
+                                    T* to) const {
+  DepthwisePlan::Rows read = plan_.rows_read(rows.begin);
+  read.taps = {0, read.phase.taps};
+  const auto [window, first_tap] =
+      plan_.window(read, plan_.x_phases[0], view, channels, source_.streams_past(cache::l2()));
+  const int64_t first = read.first(y_);
+  kernel_.store_rows(window,
+                     {.count = rows.size,
+                      .begin = std::max<int64_t>(-first, 0),
+                      .end = y_.source - first,
+                      .out_row = out_strides_.y},
+                     weight_ + first_tap, activation(epilogue_, channels.begin), to,
+                     out_strides_.x);
 }
 
 /// A row of outputs of forward, with their moments, to where it belongs.

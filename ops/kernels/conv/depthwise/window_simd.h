@@ -12,6 +12,15 @@ constexpr int kRegisters = 32;
 constexpr int kRegisters = 16;
 #endif
 
+/// f(0) ... f(n-1), as constants, all in one function: else sums would be in memory.
+template <int n, class F>
+__attribute__((always_inline)) inline void each(F f) {
+  [&]<int... i>(std::integer_sequence<int, i...>) __attribute__((always_inline)) {
+    (f(std::integral_constant<int, i>{}), ...);
+  }
+  (std::make_integer_sequence<int, n>{});
+}
+
 inline int64_t at_most(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /// to += v, but for the lanes before `first`, which another vector has added.

@@ -1,0 +1,132 @@
+// Square windows of neighbouring taps, moved by one pixel at a time, that slide down the source:
+// sums of as many rows of outputs as the window has are in registers, so that each pixel is loaded
+// (and widened) once for all outputs of the columns that meet it, not once for each row of them.
+//
+//     source row r         sums of rows
+//     x x x x x x x x x    r - 2  += x · weights of row 2    complete: stored
+//                          r - 1  += x · weights of row 1
+//                          r      += x · weights of row 0
+#pragma once
+#include "quern/ops/kernels/conv/depthwise/window_simd.h"
+
+namespace quern::kernels {
+namespace {
+
+template <class T>
+struct SlidingLoops {
+  using V = Vec<T>;
+  static constexpr int64_t lanes = kLanes<T>;
+
+  /// Columns of outputs whose sums, of `taps` rows, are in registers beside the pixels that they
+  /// meet and a weight. Of 3×3, 7 where there are 32 registers: widths are often multiples of that.
+  static constexpr int columns(int taps) { return (kRegisters - taps) / (taps + 1); }
+  /// Below two columns, weights would be loaded for one product each.
+  static constexpr bool takes(int64_t taps) {
+    return (taps == 3 || taps == 5) && columns(static_cast<int>(taps)) > 1;
+  }
+
+  /// Channels from c on of the columns from `output` on. Weights are finite: pixels of padding,
+  /// which are zeros, add nothing to sums then.
+  template <int taps>
+  static void slide(const DepthwiseWindow& w, const DepthwiseRows& rows, const float* weight,
+                    const DepthwiseStore& a, Sums<T> out, int64_t out_pixel, int64_t output,
+                    int64_t c) {
+    constexpr int n = columns(taps), positions = n + taps - 1;
+    const int64_t count = at_most(n, w.outputs - output);
+    const Positions live(w, output, count);
+    const T* row =
+        static_cast<const T*>(w.source) + rows.begin * w.source_row + live.first * w.pixel + c;
+    int64_t to = output * out_pixel + c;
+    V sum[taps * n];  // of output row r - (taps - 1) + i, from i · n on
+    each<taps * n>([&](auto i) __attribute__((always_inline)) { sum[i] = V(0); });
+
+    for (int64_t r = 0; r < rows.count + taps - 1; ++r) {
+      if (rows.begin <= r && r < rows.end) {
+        V x[positions];
+        each<positions>([&](auto p) __attribute__((always_inline)) {
+          x[p] = live.has(p) ? load(row + p * w.pixel) : V(0);
+        });
+        if (w.fresh > 0)
+          each<n>([&](auto p) __attribute__((always_inline)) {
+            __builtin_prefetch(row + (positions + p) * w.pixel, 0, 2);
+          });
+        row += w.source_row;
+        each<taps>([&](auto i) __attribute__((always_inline)) {
+          const int64_t of = r - (taps - 1) + i;
+          if (of < 0 || of >= rows.count) return;
+          const float* of_row = weight + (taps - 1 - i) * w.weight_row + c;
+          each<taps>([&](auto t) __attribute__((always_inline)) {
+            const V tap = load(of_row + t * w.weight_tap);
+            each<n>([&](auto j) __attribute__((always_inline)) {
+              sum[i * n + j] = fused(x[j + t], tap, sum[i * n + j]);
+            });
+          });
+        });
+      }
+      if (r >= taps - 1) {
+        V complete[n];
+        each<n>([&](auto j) __attribute__((always_inline)) { complete[j] = sum[j]; });
+        store_sums(complete, count, a.shift ? load(a.shift + c) : V(0), a.activation, out, to,
+                   out_pixel);
+        to += rows.out_row;
+      }
+      each<(taps - 1) * n>([&](auto i) __attribute__((always_inline)) { sum[i] = sum[i + n]; });
+      each<n>([&](auto j) __attribute__((always_inline)) { sum[(taps - 1) * n + j] = V(0); });
+    }
+  }
+
+  /// The same with any weights, of one column.
+  static void store_column(const DepthwiseWindow& w, const DepthwiseRows& rows, const float* weight,
+                           const DepthwiseStore& a, Sums<T> out, int64_t out_pixel, int64_t output,
+                           int64_t c) {
+    const Positions live(w, output, 1);
+    const T* source = static_cast<const T*>(w.source) + live.first * w.pixel + c;
+    for (int64_t i = 0; i < rows.count; ++i) {
+      V sum[1] = {V(0)};
+      for (int64_t r = 0; r < w.rows; ++r)
+        for (int64_t t = 0; t < w.taps; ++t)
+          if (rows.begin <= i + r && i + r < rows.end && live.has(t))
+            sum[0] = fused(load(source + (i + r) * w.source_row + t * w.pixel),
+                           load(weight + r * w.weight_row + t * w.weight_tap + c), sum[0]);
+      store_sums(sum, 1, a.shift ? load(a.shift + c) : V(0), a.activation, out,
+                 output * out_pixel + i * rows.out_row + c, out_pixel);
+    }
+  }
+
+  static bool are_finite(const DepthwiseWindow& w, const float* weight) {
+    bool finite = true;
+    for (int64_t c = 0; c < w.channels; c += lanes) {
+      const float* of_row = weight + at_most(c, w.channels - lanes);
+      V zeros(0);
+      for (int64_t r = 0; r < w.rows; ++r, of_row += w.weight_row)
+        for (int64_t t = 0; t < w.taps; ++t)
+          zeros = fused(load(of_row + t * w.weight_tap), V(0), zeros);
+      finite = finite && xsimd::all(zeros == V(0));
+    }
+    return finite;
+  }
+
+  template <int taps>
+  static void store(const DepthwiseWindow& w, const DepthwiseRows& rows, const float* weight,
+                    const DepthwiseStore& a, Sums<T> out, int64_t out_pixel) {
+    const bool finite = are_finite(w, weight);
+    const int64_t n = finite ? columns(taps) : 1;
+    for (int64_t output = 0; output < w.outputs; output += n)
+      for (int64_t begin = 0; begin < w.channels; begin += lanes) {
+        const int64_t c = at_most(begin, w.channels - lanes);
+        if (finite) slide<taps>(w, rows, weight, a, out, out_pixel, output, c);
+        else store_column(w, rows, weight, a, out, out_pixel, output, c);
+      }
+  }
+
+  static void store_rows(const DepthwiseWindow& w, const DepthwiseRows& rows, const float* weight,
+                         const DepthwiseStore& a, void* out, int64_t out_pixel) {
+    const Sums<T> to{.to = out};
+    if (w.taps == 3) store<3>(w, rows, weight, a, to, out_pixel);
+    if constexpr (takes(5))
+      if (w.taps == 5) store<5>(w, rows, weight, a, to, out_pixel);
+  }
+};
+
+}  // namespace
+}  // namespace quern::kernels
