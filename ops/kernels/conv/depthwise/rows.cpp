@@ -44,9 +44,11 @@ class DepthwiseEngine {
         direct_(plain_ && out_strides_.c == 1 && outputs_ >= kDepthwiseChannels),
         moments_(epilogue.kind == Epilogue::Kind::moments && out_strides_.c == 1 &&
                  outputs_ >= kDepthwiseChannels && plan.group == 1),
-        bypasses_(cache::bypassed(output, p_.n * out_strides_.n * kItem, out_strides_.x * kItem,
-                                  forward_ ? cache::read_by_products() : cache::read_at_once())),
-        slides_(direct_ && plan.slides && !bypasses_ && !cache::collides(out_strides_.x * kItem)),
+        slides_(direct_ && plan.slides && !cache::collides(out_strides_.x * kItem) &&
+                !(kHalfLines && bypasses(cache::l3()))),
+        bypasses_(bypasses(slides_ && kHalfLines ? cache::l3()
+                           : forward_            ? cache::read_by_products()
+                                                 : cache::read_at_once())),
         panels_(outputs_, panel_width()),
         pitch_(round_up(panels_.widest(), kDepthwiseChannels)),
         streams_(source_.streams_past(cache::just_written())),
@@ -69,6 +71,12 @@ class DepthwiseEngine {
   }
 
  private:
+  /// Sliding down the rows, vectors of bf16 write halves of lines, which do not bypass the caches
+  /// well: what has room in L3 had better go there.
+  static constexpr bool kHalfLines = sizeof(T) < 4;
+  bool bypasses(int64_t least) const {
+    return cache::bypassed(out_, p_.n * out_strides_.n * kItem, out_strides_.x * kItem, least);
+  }
   /// Are rows completed one by one, out of L1? Those of planes are copied together.
   bool by_row() const { return !plain_ && out_strides_.c == 1; }
   int64_t panel_width() const {
@@ -156,8 +164,8 @@ class DepthwiseEngine {
   const bool plain_;     // the kernels do all of it
   const bool direct_;    // to channels that lie as the kernels write them
   const bool moments_;   // the kernels take them
-  const bool bypasses_;  // does the output bypass the caches?
   const bool slides_;    // do windows slide down the rows?
+  const bool bypasses_;  // does the output bypass the caches?
   const ChannelPanels panels_;
   const int64_t pitch_;        // of a pixel in scratch
   const bool streams_;         // is the source prefetched?
@@ -235,13 +243,14 @@ void DepthwiseEngine<T>::store_rows(Extent rows, const Source::View& view, Exten
   const auto [window, first_tap] =
       plan_.window(read, plan_.x_phases[0], view, channels, source_.streams_past(cache::l2()));
   const int64_t first = read.first(y_);
+  DepthwiseStore after = activation(epilogue_, channels.begin);
+  after.streams = bypasses_;
   kernel_.store_rows(window,
                      {.count = rows.size,
                       .begin = std::max<int64_t>(-first, 0),
                       .end = y_.source - first,
                       .out_row = out_strides_.y},
-                     weight_ + first_tap, activation(epilogue_, channels.begin), to,
-                     out_strides_.x);
+                     weight_ + first_tap, after, to, out_strides_.x);
 }
 
 /// A row of outputs of forward, with their moments, to where it belongs.

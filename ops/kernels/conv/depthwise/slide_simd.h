@@ -121,7 +121,8 @@ struct SlidingLoops {
 
   static void store_rows(const DepthwiseWindow& w, const DepthwiseRows& rows, const float* weight,
                          const DepthwiseStore& a, void* out, int64_t out_pixel) {
-    const Sums<T> to{.to = out};
+    constexpr bool whole_lines = lanes * sizeof(T) == 64;
+    const Sums<T> to{.to = out, .streams = a.streams && whole_lines};
     if (w.taps == 3) store<3>(w, rows, weight, a, to, out_pixel);
     if constexpr (takes(5))
       if (w.taps == 5) store<5>(w, rows, weight, a, to, out_pixel);
