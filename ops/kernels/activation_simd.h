@@ -46,6 +46,14 @@ V activated(V v, Activation activation) {
   return v;
 }
 
+/// The same for a result that is rounded to T: silu of bf16 in half of the operations.
+template <class T, class V>
+V activated_as(V v, Activation activation) {
+  if constexpr (std::is_same_v<T, bfloat16>)
+    if (activation == Activation::silu) return quotient(v, V(1) + Math::rough_exp(-v));
+  return activated(v, activation);
+}
+
 /// silu of v, and its slope there, by one exponential.
 template <class V>
 V silu(V v, V& slope) {

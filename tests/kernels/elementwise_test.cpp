@@ -40,6 +40,10 @@ Parameters parameters(Binary op) {
 /// roundings 16, and of the exponent, x²/2, three: a square, a product and its constant.
 double rough(double x) { return 160 + 1.5 * x * x; }
 
+/// Of rough_exp: the polynomial 45, roundings 2, and of the exponent, x·log2 e, 1.5: a product and
+/// its constant.
+double rough_exp(double x) { return 47 + 1.5 * std::abs(x); }
+
 /// Error of the vector formulas in f32 roundoffs. exp and log are within 1 ULP, at most 2 of them;
 /// every other operation adds 1.
 double bound(Unary op, double x, double y, DType dtype) {
@@ -56,8 +60,10 @@ double bound(Unary op, double x, double y, DType dtype) {
     case Unary::log:
     case Unary::tanh: return 2 * std::abs(y);
     // exp, +, /
-    case Unary::sigmoid:
-    case Unary::silu: return 4 * std::abs(y);
+    case Unary::silu:
+      if (dtype == DType::bf16) return (rough_exp(x) + 2) * std::abs(y);
+      [[fallthrough]];
+    case Unary::sigmoid: return 4 * std::abs(y);
     // The tail: exp 2, Mills' ratio 5 (its argument is off by 1.5, times at most 2.3), the products
     // with it and with x. Where 1 less the tail is more than it, half of that.
     case Unary::gelu:

@@ -37,7 +37,10 @@ struct Formula {
     else return Math::normal(x);
   }
   static F gelu(F x, F, F) { return x * normal(x).below; }
-  static F silu(F x, F, F) { return quotient(x, F(1.0f) + Math::exp(-x)); }
+  static F silu(F x, F, F) {
+    if constexpr (std::is_same_v<T, bfloat16>) return quotient(x, F(1.0f) + Math::rough_exp(-x));
+    else return quotient(x, F(1.0f) + Math::exp(-x));
+  }
   static F hardsigmoid(F x, F, F) {
     return quotient(clamp(x + F(3.0f), F(0.0f), F(6.0f)), F(6.0f));
   }

@@ -305,12 +305,11 @@ void each_dense(const DepthwiseWindow& w, F f) {
   }
 }
 
-/// Do the kernels do all of it: a shift and a clamp at most?
+/// Do the kernels do all of it: a shift and an activation at most?
 inline bool is_plain(const Epilogue& epilogue) {
   using Kind = Epilogue::Kind;
   return epilogue.kind == Kind::store ||
-         (epilogue.kind == Kind::activate && epilogue.residual == nullptr &&
-          only_clamps(epilogue.activation));
+         (epilogue.kind == Kind::activate && epilogue.residual == nullptr);
 }
 /// What of it they do, from a channel on.
 inline DepthwiseStore activation(const Epilogue& epilogue, int64_t channel) {

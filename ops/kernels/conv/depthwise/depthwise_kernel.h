@@ -30,9 +30,9 @@ namespace quern::kernels {
 /// multiple of a kernel's vector, the last vector overlaps the one before.
 inline constexpr int64_t kDepthwiseChannels = 16;
 
-/// What becomes of stored sums: + shift, then through an activation that only clamps. Or, of
-/// channels with a filter each, they are stored as they are, and their moments are taken: first +=
-/// Σ(sum - pivot) and second += Σ(sum - pivot)², before they are rounded.
+/// What becomes of stored sums: + shift, then through an activation. Or, of channels with a filter
+/// each, they are stored as they are, and their moments are taken: first += Σ(sum - pivot) and
+/// second += Σ(sum - pivot)², before they are rounded.
 struct DepthwiseStore {
   const float* shift = nullptr;  // [channels]; null: 0
   Activation activation = Activation::none;

@@ -6,7 +6,7 @@
 //       sums, in registers from the first tap to the last    depthwise_simd.h
 //       the epilogue, the store                              conv/epilogue
 //
-// The kernels do the latter, too, if channels are innermost and nothing, a clamp or moments follow;
+// The kernels do the latter, too, if channels are innermost and no residual or gradient follows;
 // of 3×3 and 5×5 with stride 1 all rows of a block at once (slide_simd.h), where no moments follow.
 #include <algorithm>
 

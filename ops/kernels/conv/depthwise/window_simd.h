@@ -62,6 +62,17 @@ __attribute__((always_inline)) inline void each_sum(const V (&sum)[n], int64_t c
     put(i, sum[i]);
   }
 }
+/// Sums through an activation that does more than clamp: as a call, and from memory, since it takes
+/// registers enough to drive the next sums out.
+template <class T, class V = Vec<T>>
+__attribute__((noinline)) void store_curved(const V* sum, int64_t count, V shift,
+                                            Activation activation, Sums<T> out, int64_t to,
+                                            int64_t apart) {
+  as_constant(activation, [&](auto constant) {
+    for (int64_t i = 0; i < count; ++i)
+      out.put(to + i * apart, activated_as<T>(sum[i] + shift, constant()));
+  });
+}
 /// The first `count` of a run's sums to elements `to`, to + apart, ...
 template <class T, int n, class V = Vec<T>>
 __attribute__((always_inline)) inline void store_sums(const V (&sum)[n], int64_t count, V shift,
@@ -72,6 +83,11 @@ __attribute__((always_inline)) inline void store_sums(const V (&sum)[n], int64_t
         sum, count, [&](int i, V s) __attribute__((always_inline)) {
           out.put(to + i * apart, s + shift);
         });
+  if (!only_clamps(activation)) {
+    V in_memory[n];
+    each<n>([&](auto i) __attribute__((always_inline)) { in_memory[i] = sum[i]; });
+    return store_curved<T>(in_memory, count, shift, activation, out, to, apart);
+  }
   const Bounds bounds(activation);
   const V low(bounds.low), high(bounds.high);
   each_sum(

@@ -53,7 +53,7 @@ struct TileLoops {
           prefetch(f.residual, i, j);
           v += lanes.load(row_of(f.residual, i) + j);
         }
-        put(i, j, activated(v, activation), lanes);
+        put(i, j, activated_as<T>(v, activation), lanes);
       }
     });
   }
