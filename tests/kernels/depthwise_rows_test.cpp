@@ -48,12 +48,12 @@ Rows draw_rows(int i) {
   Rows r;
   DepthwiseWindow& w = r.window;
   w.taps = w.rows = 3 + 2 * draw(0, 1);
-  w.width = draw(1, 24), w.outputs = draw(1, 21), w.stride = w.offset_step = 1;
+  w.width = draw(1, 24), w.outputs = draw(1, 21), w.stride = draw(1, 2), w.offset_step = 1;
   w.offset = draw(-w.taps - 2, 4);
   w.channels = draw(kDepthwiseChannels, 50);
   w.fresh = i % 2;
   r.rows.count = draw(1, 12);
-  r.rows.begin = draw(0, 3), r.rows.end = r.rows.begin + draw(1, 14);
+  r.rows.begin = draw(0, 3), r.rows.end = r.rows.begin + draw(1, 20);
   return r;
 }
 
@@ -67,6 +67,7 @@ TEST_CASE("Windows that slide down the rows make what the reference makes row by
     CAPTURE(r.window.width);
     CAPTURE(r.window.outputs);
     CAPTURE(r.window.offset);
+    CAPTURE(r.window.stride);
     CAPTURE(r.window.channels);
     CAPTURE(r.rows.count);
     CAPTURE(r.rows.begin);
@@ -77,7 +78,7 @@ TEST_CASE("Windows that slide down the rows make what the reference makes row by
       const std::vector<double> expected[] = {run_rows(reference_of(DType::f32), r),
                                               run_rows(reference_of(DType::bf16), r)};
       each_runnable(table<DepthwiseKernel>(), [&](const DepthwiseKernel& kernel) {
-        if (!kernel.slides(r.window.taps)) return;
+        if (!kernel.slides(r.window.taps, r.window.stride)) return;
         CAPTURE(std::string(kernel.name));
         const std::vector<double>& wanted = expected[kernel.dtype == DType::bf16];
         const std::vector<double> got = run_rows(kernel, r);

@@ -55,9 +55,9 @@ std::vector<Phase> phases_of(const Axis& axis) {
   for (int64_t i = 0; i < axis.phases(); ++i) all.push_back(axis.phase(i));
   return all;
 }
-/// From an output to the next, does a window move by a pixel, and are its taps neighbours?
-bool can_slide(const std::vector<Phase>& phases, const Axis& axis) {
-  return phases.size() == 1 && axis.stride() == 1 && phases[0].offset_step == 1;
+/// Are the taps of its only phase neighbours?
+bool is_dense(const std::vector<Phase>& phases) {
+  return phases.size() == 1 && phases[0].offset_step == 1;
 }
 
 }  // namespace
@@ -75,8 +75,9 @@ DepthwisePlan::DepthwisePlan(const ConvChoice& choice)
                 problem.dilation_w)),
       y_phases(phases_of(y)),
       x_phases(phases_of(x)),
-      slides(can_slide(y_phases, y) && can_slide(x_phases, x) && problem.kh == problem.kw &&
-             group == 1 && spread.in == 1 && kernel.slides(problem.kw)),
+      slides(is_dense(y_phases) && is_dense(x_phases) && problem.kh == problem.kw &&
+             y.stride() == x.stride() && group == 1 && spread.in == 1 &&
+             kernel.slides(problem.kw, x.stride())),
       planes(group == 1 && suits_depthwise_planes(problem)) {}
 
 int64_t DepthwisePlan::packed_bytes() const {

@@ -62,8 +62,8 @@ struct DepthwiseWindow {
   int64_t fresh = 0, to_next_row = 0;
 };
 
-/// Rows of outputs one below the other, of a window of as many rows as taps, which are neighbours
-/// and 1 apart from an output to the next.
+/// Rows of outputs one below the other, of a window of as many rows as taps, which are neighbours,
+/// that moves down as it moves along.
 struct DepthwiseRows {
   int64_t count;       // of outputs
   int64_t begin, end;  // rows that the source has, from the first row of the first window on
@@ -129,11 +129,11 @@ struct DepthwiseKernel {
   void (*sum)(const DepthwiseWindow&, const float* weight, float* out, int64_t out_pixel);
   void (*store)(const DepthwiseWindow&, const float* weight, const DepthwiseStore&, void* out,
                 int64_t out_pixel);
-  /// The same for several rows, of channels with a filter each, where slides(taps of the window);
+  /// The same for several rows, of channels with a filter each, where slides(taps, stride);
   /// without moments.
   void (*store_rows)(const DepthwiseWindow&, const DepthwiseRows&, const float* weight,
                      const DepthwiseStore&, void* out, int64_t out_pixel);
-  bool (*slides)(int64_t taps);
+  bool (*slides)(int64_t taps, int64_t stride);
   /// The outputs of a plane, rows one after the other. A row narrower than a vector (of at most
   /// kDepthwiseChannels) is written with what follows, ahead of the next: behind the last row, too.
   void (*store_plane)(const DepthwisePlane&, const float* weight, const DepthwiseStore&, void* out);

@@ -57,15 +57,15 @@ struct NaiveDepthwise {
   static void store_rows(const DepthwiseWindow& w, const DepthwiseRows& rows, const float* weight,
                          const DepthwiseStore& a, void* out, int64_t out_pixel) {
     for (int64_t i = 0; i < rows.count; ++i) {
-      const int64_t begin = std::max<int64_t>(rows.begin - i, 0);
+      const int64_t first = i * w.stride, begin = std::max<int64_t>(rows.begin - first, 0);
       DepthwiseWindow row = w;
-      row.source = static_cast<const T*>(w.source) + (i + begin) * w.source_row;
-      row.rows = std::max<int64_t>(std::min(rows.end - i, w.rows) - begin, 0);
+      row.source = static_cast<const T*>(w.source) + (first + begin) * w.source_row;
+      row.rows = std::max<int64_t>(std::min(rows.end - first, w.rows) - begin, 0);
       store(row, weight + begin * w.weight_row, a, static_cast<T*>(out) + i * rows.out_row,
             out_pixel);
     }
   }
-  static bool slides(int64_t taps) { return taps % 2 == 1; }
+  static bool slides(int64_t, int64_t) { return true; }
 
   static void store_plane(const DepthwisePlane& p, const float* weight, const DepthwiseStore& a,
                           void* out) {

@@ -7,7 +7,7 @@
 //       the epilogue, the store                              conv/epilogue
 //
 // The kernels do the latter, too, if channels are innermost and no residual or gradient follows;
-// of 3×3 and 5×5 with stride 1 all rows of a block at once (slide_simd.h), where no moments follow.
+// of 3×3 and 5×5 all rows of a block at once (slide_simd.h), where no moments follow.
 #include <algorithm>
 
 #include "quern/ops/kernels/blocking.h"
@@ -45,6 +45,7 @@ class DepthwiseEngine {
         moments_(epilogue.kind == Epilogue::Kind::moments && out_strides_.c == 1 &&
                  outputs_ >= kDepthwiseChannels && plan.group == 1),
         slides_(direct_ && plan.slides && !cache::collides(out_strides_.x * kItem) &&
+                (x_.stride() == 1 || !source_.streams_past(cache::l2())) &&
                 !(kHalfLines && bypasses(cache::l3()))),
         bypasses_(bypasses(slides_ && kHalfLines ? cache::l3()
                            : forward_            ? cache::read_by_products()
