@@ -17,9 +17,7 @@ constexpr std::string_view kOp = "conv2d";
 
 Tensor conv2d(const Tensor& x_any, const Tensor& weight_any, const Tensor& bias, Pair stride,
               Pair padding, Pair dilation, int64_t groups) {
-  detail::check_conv_operands(x_any, weight_any);
-  ConvProblem problem = detail::conv_problem(x_any.shape(), x_any.dtype(), x_any.format(),
-                                             weight_any, stride, padding, dilation, groups);
+  ConvProblem problem = detail::conv_problem(x_any, weight_any, stride, padding, dilation, groups);
   const Tensor x = autocast::lower(x_any), weight = autocast::lower(weight_any);
   problem.dtype = x.dtype();
   check(!bias.defined() || (bias.shape() == Shape{problem.oc} &&

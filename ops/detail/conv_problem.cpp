@@ -77,6 +77,12 @@ ConvProblem conv_problem(const Shape& x, DType dtype, MemoryFormat format, const
           .format = format};
 }
 
+ConvProblem conv_problem(const Tensor& x, const Tensor& weight, Pair stride, Pair padding,
+                         Pair dilation, int64_t groups) {
+  check_conv_operands(x, weight);
+  return conv_problem(x.shape(), x.dtype(), x.format(), weight, stride, padding, dilation, groups);
+}
+
 namespace {
 
 /// Tiles of bf16 multiply up to 32 channels at a time.

@@ -15,6 +15,9 @@ void check_conv_operands(const Tensor& x, const Tensor& weight);
 kernels::ConvProblem conv_problem(const Shape& x, DType dtype, MemoryFormat format,
                                   const Tensor& weight, Pair stride, Pair padding, Pair dilation,
                                   int64_t groups);
+/// Of this x, all checked.
+kernels::ConvProblem conv_problem(const Tensor& x, const Tensor& weight, Pair stride, Pair padding,
+                                  Pair dilation, int64_t groups);
 inline Shape input_shape(const kernels::ConvProblem& p) { return {p.n, p.ic, p.ih, p.iw}; }
 inline Shape output_shape(const kernels::ConvProblem& p) { return {p.n, p.oc, p.oh, p.ow}; }
 

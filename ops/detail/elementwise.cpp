@@ -12,6 +12,7 @@
 #include "quern/tensor/loops.h"
 #include "quern/tensor/parallel.h"
 #include "quern/tensor/raw.h"
+#include "quern/tensor/storage.h"
 
 namespace quern::raw {
 namespace {
@@ -54,15 +55,63 @@ const void* scalar_at(const Tensor& t, int64_t offset, float& widened) {
   return &widened;
 }
 
+/// Runs of so many bytes and less, which have one value each of an operand, are taken together.
+constexpr int64_t kShortRun = 128;
+
+/// to[i] = from[(first + i) / run · step] for i < n. kShortRun bytes behind are overwritten.
+template <class T>
+void spread(const T* from, int64_t step, int64_t run, int64_t first, int64_t n, T* to) {
+  constexpr int64_t at_once = 16 / sizeof(T);
+  from += first / run * step;
+  for (int64_t begin = 0, end = run - first % run; begin < n; begin = end, end += run) {
+    for (int64_t i = begin; i < end; i += at_once) std::fill_n(to + i, at_once, *from);
+    from += step;
+  }
+}
+
+/// The values of one operand, each of which serves a short run of y and of the other operand.
+struct ShortRuns {
+  int64_t size = 0, step = 0;  // of a run; from a value to the next
+  int64_t Place::*of = nullptr;
+
+  /// Makes one run of all, in which that operand does not move; of size 0 where there are none.
+  static ShortRuns take(Loops& nest, int64_t item) {
+    const Loops::Axis run = nest.inner();
+    if (nest.count() < 2 || (run.a != 0 && run.b != 0) || run.size * item > kShortRun) return {};
+    Loops::Axis& runs = nest[nest.count() - 2];
+    const bool of_a = run.a == 0;
+    if (runs.y != run.size || (of_a ? runs.b : runs.a) != run.size) return {};
+    const ShortRuns taken{run.size, of_a ? runs.a : runs.b, of_a ? &Place::a : &Place::b};
+    runs = {run, runs.size * run.size};
+    nest.drop_inner();
+    return taken;
+  }
+  /// n values from the one at `from` on, `first` elements after it.
+  void fill(const Tensor& t, int64_t from, int64_t first, int64_t n, void* to) const {
+    const auto copy = [&]<class T>(T*) {
+      const auto* values = static_cast<const T*>(t.data_ptr()) + from;
+      spread(values, step, size, first, n, static_cast<T*>(to));
+    };
+    switch (itemsize(t.dtype())) {
+      case 1: return copy(static_cast<uint8_t*>(nullptr));
+      case 2: return copy(static_cast<uint16_t*>(nullptr));
+      case 4: return copy(static_cast<uint32_t*>(nullptr));
+      default: return copy(static_cast<uint64_t*>(nullptr));
+    }
+  }
+};
+
 /// run(n, a, b, y, mode) over the nest, whose innermost loop a kernel can take: cells are parts of
 /// long runs, or groups of short ones.
 template <class RunKernel>
-void run_nest(const Loops& nest, const Tensor& y, const Tensor& a, const Tensor& b,
-              RunKernel run_kernel) {
+void run_nest(Loops nest, const Tensor& y, const Tensor& a, const Tensor& b, RunKernel run_kernel) {
+  const int64_t item = itemsize(a.dtype());
+  const ShortRuns values = ShortRuns::take(nest, item);
   const Loops::Axis run = nest.inner();
-  const Run mode = run.a == 0   ? Run::scalar_dense
-                   : run.b == 0 ? Run::dense_scalar
-                                : Run::dense_dense;
+  const Run mode = values.size > 0 ? Run::dense_dense
+                   : run.a == 0    ? Run::scalar_dense
+                   : run.b == 0    ? Run::dense_scalar
+                                   : Run::dense_dense;
   const int64_t runs = y.numel() / run.size;
   const int64_t cell = grain(y.numel());
   const int64_t parts = ceil_div(run.size, cell), group = std::max<int64_t>(1, cell / run.size);
@@ -71,13 +120,19 @@ void run_nest(const Loops& nest, const Tensor& y, const Tensor& a, const Tensor&
   parallel_chunks(runs * parts, group, [&](int64_t begin, int64_t end) {
     Loops::Walk walk(nest, begin / parts);
     int64_t part = begin % parts;
+    const Workspace spread(values.size > 0 ? std::min(cell, run.size) * item + kShortRun : 0);
     for (int64_t i = begin; i < end; ++i) {
       const int64_t first = part * cell, n = std::min(cell, run.size - first);
       const Place at = walk.at(first);
       float widened;
-      run_kernel(n, run.a == 0 ? scalar_at(a, at.a, widened) : a.data_ptr(at.a),
-                 run.b == 0 ? scalar_at(b, at.b, widened) : b.data_ptr(at.b),
-                 out + at.y * itemsize(y.dtype()), mode);
+      const auto operand = [&](const Tensor& t, int64_t Place::*of) -> const void* {
+        if (run.*of != 0) return t.data_ptr(at.*of);
+        if (values.of != of) return scalar_at(t, at.*of, widened);
+        values.fill(t, at.*of, first, n, spread.as<void>());
+        return spread.as<void>();
+      };
+      run_kernel(n, operand(a, &Place::a), operand(b, &Place::b), out + at.y * itemsize(y.dtype()),
+                 mode);
       if (++part == parts) part = 0, walk.next();
     }
   });

@@ -8,6 +8,7 @@
 #include "quern/ops/activation.h"
 #include "quern/ops/autocast.h"
 #include "quern/ops/binary.h"
+#include "quern/ops/compare.h"
 #include "quern/ops/detail/elementwise.h"
 #include "quern/ops/detail/sum.h"
 #include "quern/ops/sum.h"
@@ -62,6 +63,9 @@ TEST_CASE("arithmetic broadcasts and keeps the format of the operands of full si
                          {{2, 2, 12, 5}, {2, 1, 1, 5}, {2, 2, 12, 5}},
                          {{2, 1, 12, 5}, {1, 2, 1, 5}, {2, 2, 12, 5}},
                          {{3, 1}, {1, 4}, {3, 4}},
+                         // Short rows with a value each, in several cells.
+                         {{30000, 3}, {30000, 1}, {30000, 3}},
+                         {{2, 1500, 1}, {2, 1500, 13}, {2, 1500, 13}},
                          {{}, {}, {}},
                          {{0, 3}, {3}, {0, 3}},
                          {{3, 70000}, {3, 1}, {3, 70000}}})
@@ -90,6 +94,22 @@ TEST_CASE("arithmetic broadcasts and keeps the format of the operands of full si
                                                        : kFirst;
         CHECK((a + b).is_dense_as(format));
       }
+}
+
+TEST_CASE("short rows with a value each, of any dtype") {
+  std::vector<double> rows(7000 * 5), values(7000);
+  for (size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<double>(i % 11);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<double>(i % 7);
+  for (DType dtype : {DType::f32, DType::bf16, DType::f64, DType::u8, DType::i32, DType::i64}) {
+    const Tensor a = raw::to(from_vector(rows, {7000, 5}), dtype);
+    const Tensor b = raw::to(from_vector(values, {7000, 1}), dtype);
+    const auto both = [&](double (*f)(double, double)) {
+      return list(expected(a, b, a.shape(), f));
+    };
+    CHECK(list(a + b) == both([](double x, double y) { return x + y; }));
+    CHECK(list(maximum(b, a)) == both([](double x, double y) { return std::max(x, y); }));
+    CHECK(list(lt(a, b)) == both([](double x, double y) { return x < y ? 1.0 : 0.0; }));
+  }
 }
 
 TEST_CASE("operands that are themselves broadcast views") {
