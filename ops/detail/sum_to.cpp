@@ -42,20 +42,23 @@ Tensor summed(std::string_view op, Binary f, const Tensor& a, const Tensor& b, c
   const BinaryKernel& values_of = select_binary(op, f, dtype);
   const RowKernel& add = select_row(op, inner == 1 ? RowOp::sum : RowOp::sum_rows, dtype);
   const Tensor sums = empty({outer, parts, inner}, total);
-  parallel_chunks(outer * parts, std::max<int64_t>(1, kPart / (size * inner)),
-                  [&](int64_t begin, int64_t end) {
-                    const Workspace values(size * inner * itemsize(dtype));
-                    for (int64_t cell = begin; cell < end; ++cell) {
-                      const int64_t first = cell % parts * size, rows = std::min(size, n - first);
-                      const int64_t place = (cell / parts * n + first) * inner;
-                      values_of.run(rows * inner, a.data_ptr(place), b.data_ptr(place),
-                                    values.as<std::byte>(), Run::dense_dense, 0, 0);
-                      Row row{.n = inner == 1 ? rows : inner};
-                      row.x = values.as<std::byte>(), row.out = sums.out_ptr(cell * inner);
-                      row.rows = rows, row.stride = inner;
-                      add.run(row);
-                    }
-                  });
+  // Rows that are short go to the kernels together.
+  const int64_t cells = outer * parts, at_once = inner == 1 && parts == 1 ? rows_at_once(n) : 1;
+  const int64_t group = std::max<int64_t>(1, kPart / (at_once * size * inner));
+  parallel_chunks(ceil_div(cells, at_once), group, [&](int64_t begin, int64_t end) {
+    const Workspace values(at_once * size * inner * itemsize(dtype));
+    for (int64_t cell = begin * at_once; cell < std::min(end * at_once, cells); cell += at_once) {
+      const int64_t count = std::min(at_once, cells - cell);
+      const int64_t first = cell % parts * size, rows = std::min(size, n - first);
+      const int64_t place = (cell / parts * n + first) * inner;
+      values_of.run(count * rows * inner, a.data_ptr(place), b.data_ptr(place),
+                    values.as<std::byte>(), Run::dense_dense, 0, 0);
+      Row row{.n = inner == 1 ? rows : inner, .count = count};
+      row.x = values.as<std::byte>(), row.out = sums.out_ptr(cell * inner);
+      row.rows = rows, row.stride = inner;
+      add.run(row);
+    }
+  });
   return parts == 1 ? sums : sum(op, sums, {1}, false);
 }
 
