@@ -339,6 +339,7 @@ TEST_CASE("the gradient of a factor that is broadcast is the sum of products") {
                                       {{2, 24, 60, 70}, {2, 24, 60, 1}},
                                       {{3, 40000}, {3, 1}},
                                       {{40000, 3}, {1, 3}},
+                                      {{1001, 5}, {1001, 1}},
                                       {{3, 40000}, {1}}})
     for (const auto format : {kFirst, kLast}) {
       if (format == kLast && shape.size() != 4) continue;

@@ -130,7 +130,7 @@ struct DepthwiseKernel {
   void (*store)(const DepthwiseWindow&, const float* weight, const DepthwiseStore&, void* out,
                 int64_t out_pixel);
   /// The same for several rows, of channels with a filter each, where slides(taps, stride);
-  /// without moments.
+  /// without moments, through the caches.
   void (*store_rows)(const DepthwiseWindow&, const DepthwiseRows&, const float* weight,
                      const DepthwiseStore&, void* out, int64_t out_pixel);
   bool (*slides)(int64_t taps, int64_t stride);

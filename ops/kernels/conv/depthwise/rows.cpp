@@ -46,10 +46,9 @@ class DepthwiseEngine {
                  outputs_ >= kDepthwiseChannels && plan.group == 1),
         slides_(direct_ && plan.slides && !cache::collides(out_strides_.x * kItem) &&
                 (x_.stride() == 1 || !source_.streams_past(cache::l2())) &&
-                !(kHalfLines && bypasses(cache::l3()))),
-        bypasses_(bypasses(slides_ && kHalfLines ? cache::l3()
-                           : forward_            ? cache::read_by_products()
-                                                 : cache::read_at_once())),
+                !bypasses(cache::read_at_once())),
+        bypasses_(!slides_ &&
+                  bypasses(forward_ ? cache::read_by_products() : cache::read_at_once())),
         panels_(outputs_, panel_width()),
         pitch_(round_up(panels_.widest(), kDepthwiseChannels)),
         streams_(source_.streams_past(cache::just_written())),
@@ -72,9 +71,8 @@ class DepthwiseEngine {
   }
 
  private:
-  /// Sliding down the rows, vectors of bf16 write halves of lines, which do not bypass the caches
-  /// well: what has room in L3 had better go there.
-  static constexpr bool kHalfLines = sizeof(T) < 4;
+  /// Does the output, of so many bytes at least? Windows that slide write columns, from row to row:
+  /// that does not go past the caches well, so that what has room in L3 had better go there.
   bool bypasses(int64_t least) const {
     return cache::bypassed(out_, p_.n * out_strides_.n * kItem, out_strides_.x * kItem, least);
   }
@@ -244,14 +242,13 @@ void DepthwiseEngine<T>::store_rows(Extent rows, const Source::View& view, Exten
   const auto [window, first_tap] =
       plan_.window(read, plan_.x_phases[0], view, channels, source_.streams_past(cache::l2()));
   const int64_t first = read.first(y_);
-  DepthwiseStore after = activation(epilogue_, channels.begin);
-  after.streams = bypasses_;
   kernel_.store_rows(window,
                      {.count = rows.size,
                       .begin = std::max<int64_t>(-first, 0),
                       .end = y_.source - first,
                       .out_row = out_strides_.y},
-                     weight_ + first_tap, after, to, out_strides_.x);
+                     weight_ + first_tap, activation(epilogue_, channels.begin), to,
+                     out_strides_.x);
 }
 
 /// A row of outputs of forward, with their moments, to where it belongs.

@@ -146,8 +146,7 @@ struct SlidingLoops {
 
   static void store_rows(const DepthwiseWindow& w, const DepthwiseRows& rows, const float* weight,
                          const DepthwiseStore& a, void* out, int64_t out_pixel) {
-    constexpr bool whole_lines = lanes * sizeof(T) == 64;
-    const Sums<T> to{.to = out, .streams = a.streams && whole_lines};
+    const Sums<T> to{.to = out};
     const auto with = [&](auto taps, auto stride) {
       if constexpr (takes(taps(), stride()))
         if (w.taps == taps() && w.stride == stride())
