@@ -72,14 +72,42 @@ struct DepthwiseLoops {
     }
   }
 
+  /// Both halves of lines, 3 taps, row by row: where pixels meet in few sets of the first-level
+  /// cache (cache::collides), a line would be gone for its second half.
+  template <int stride>
+  __attribute__((always_inline)) static void sum_lines(const DepthwiseWindow& w,
+                                                       const Positions& live, const float* weight,
+                                                       const DepthwiseStore& a, int64_t count,
+                                                       int64_t c, Sums<T> out, int64_t to,
+                                                       int64_t out_pixel) {
+    const T* row = static_cast<const T*>(w.source) + live.first * w.pixel + c;
+    const float* of_row = weight + c;
+    V low[kOutputs], high[kOutputs];
+    unroll<kOutputs>([&](int i) { low[i] = high[i] = V(0); });
+    for (int64_t r = 0; r < w.rows; ++r, row += w.source_row, of_row += w.weight_row) {
+      if (r >= w.rows - w.fresh) prefetch_next(w, live, row);
+      add_row<3, stride>(w, live, row, of_row, low);
+      add_row<3, stride>(w, live, row + lanes, of_row + lanes, high);
+    }
+    store_outputs(low, count, a, c, 0, out, to, out_pixel);
+    store_outputs(high, count, a, c + lanes, 0, out, to + lanes, out_pixel);
+  }
+
   /// `known`: w.taps, or 0, where they are taken some at a time.
   template <int known, int stride>
   static void sum_dense(const DepthwiseWindow& w, const float* weight, const DepthwiseStore& a,
                         Sums<T> out, int64_t out_pixel) {
+    constexpr bool half_lines = lanes * sizeof(T) == 32 && known == 3 && kOutputs == 8;
+    [[maybe_unused]] const bool collide = w.pixel * static_cast<int64_t>(sizeof(T)) % 1024 == 0;
     for (int64_t output = 0; output < w.outputs; output += kOutputs) {
       const int64_t count = at_most(kOutputs, w.outputs - output);
       const Positions live(w, output, count);
-      for (int64_t begin = 0; begin < w.channels; begin += lanes) {
+      int64_t begin = 0;
+      if constexpr (half_lines)
+        for (; collide && begin + 2 * lanes <= w.channels; begin += 2 * lanes)
+          sum_lines<stride>(w, live, weight, a, count, begin, out, output * out_pixel + begin,
+                            out_pixel);
+      for (; begin < w.channels; begin += lanes) {
         const int64_t c = at_most(begin, w.channels - lanes);
         const T* row = static_cast<const T*>(w.source) + live.first * w.pixel + c;
         const float* of_row = weight + c;
