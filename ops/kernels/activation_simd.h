@@ -7,8 +7,8 @@
 namespace quern::kernels {
 namespace {
 
-inline Vec<float> exponential(Vec<float> v) { return Math::exp(v); }
-inline Vec<double> exponential(Vec<double> v) { return xsimd::exp(v); }
+inline Vec<float> exponential_of_minus(Vec<float> v) { return Math::exp_of_minus(v); }
+inline Vec<double> exponential_of_minus(Vec<double> v) { return xsimd::exp(-v); }
 
 /// NaN passes.
 template <class V>
@@ -37,7 +37,7 @@ V activated(V v, Activation activation) {
     case Activation::none: break;
     case Activation::relu: return xsimd::select(v <= V(0), V(0), v);
     case Activation::relu6: return bounded(v, V(0), V(6));
-    case Activation::silu: return quotient(v, V(1) + exponential(-v));
+    case Activation::silu: return quotient(v, V(1) + exponential_of_minus(v));
     case Activation::hardswish: {
       using P = typename V::value_type;
       return v * (bounded(v + V(3), V(0), V(6)) * V(P(1) / 6));
@@ -57,7 +57,7 @@ V activated_as(V v, Activation activation) {
 /// silu of v, and its slope there, by one exponential.
 template <class V>
 V silu(V v, V& slope) {
-  const V s = quotient(V(1), V(1) + exponential(-v));
+  const V s = quotient(V(1), V(1) + exponential_of_minus(v));
   slope = s * fused(v, V(1) - s, V(1));
   return v * s;
 }
@@ -83,7 +83,7 @@ V through(V dy, V v, Activation activation) {
     case Activation::relu: return xsimd::select(v <= V(0), V(0), dy);
     case Activation::relu6: return xsimd::select((v <= V(0)) | (v >= V(6)), V(0), dy);
     case Activation::silu: {
-      const V s = quotient(V(1), V(1) + exponential(-v));
+      const V s = quotient(V(1), V(1) + exponential_of_minus(v));
       return dy * (s * (V(1) + v * (V(1) - s)));
     }
     case Activation::hardswish: {

@@ -20,6 +20,22 @@ struct Math {
   /// of the exponent; 1% of half a bf16 ULP.
   static F rough_exp(F x) { return rough_power_of_2(bounded(x, -105.0f, 89.0f) * F(1.44269504f)); }
 
+  /// exp(-x) to 2 roundoffs in four fifths of the operations, for 1/(1 + exp(-x)): 2^n·2^r with
+  /// |r| <= ½, 2^r = 1 + r·P(r) to 0.05. No product with log2 e is rounded, so it takes an fma.
+  static F exp_of_minus(F x) {
+#if defined(__FMA__) || defined(__ARM_NEON)
+    const F log2_e(1.44269502f), rest(1.92596299e-8f);
+    const F limited = bounded(x, -89.0f, 105.0f);
+    const F shifted = fused_minus(limited, log2_e, F(kMagic)), n = shifted - F(kMagic);
+    const F r = fused_minus(limited, rest, fused_minus(limited, log2_e, -n));
+    const F p = polynomial(r, 0.693147182f, 0.240226477f, 0.0555035993f, 0.00961850584f,
+                           0.00133908074f, 0.0001532647f);
+    return scaled(fused(r, p, F(1.0f)), n, shifted);
+#else
+    return exp(-x);
+#endif
+  }
+
   /// Of 2^e·(1 + f), 1 + f in √½ ... √2: e·log 2 + f - f²/2 + f³·P(f), to 0.1 roundoffs.
   static F log(F x) {
     const Split s = split(x, 0x3f3504f3);

@@ -39,7 +39,7 @@ struct Formula {
   static F gelu(F x, F, F) { return x * normal(x).below; }
   static F silu(F x, F, F) {
     if constexpr (std::is_same_v<T, bfloat16>) return quotient(x, F(1.0f) + Math::rough_exp(-x));
-    else return quotient(x, F(1.0f) + Math::exp(-x));
+    else return quotient(x, F(1.0f) + Math::exp_of_minus(x));
   }
   static F hardsigmoid(F x, F, F) {
     return quotient(clamp(x + F(3.0f), F(0.0f), F(6.0f)), F(6.0f));
@@ -101,7 +101,7 @@ struct Formula {
     return dy * fused(F(0.39894228040143268f) * x, at_x.bell, at_x.below);
   }
   static F silu_backward_x(F dy, F x, F, F) {
-    const F s = quotient(F(1.0f), F(1.0f) + Math::exp(-x));
+    const F s = quotient(F(1.0f), F(1.0f) + Math::exp_of_minus(x));
     return dy * (s * (F(1.0f) + x * (F(1.0f) - s)));
   }
   static F half_power_backward_x(F dy, F x, F p, F) {
