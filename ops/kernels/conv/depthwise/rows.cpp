@@ -46,14 +46,13 @@ class DepthwiseEngine {
                  outputs_ >= kDepthwiseChannels && plan.group == 1),
         slides_(direct_ && plan.slides && !cache::collides(out_strides_.x * kItem) &&
                 (x_.stride() == 1 || !source_.streams_past(cache::l2())) &&
-                !bypasses(cache::read_at_once())),
+                output_bytes() < cache::read_at_once()),
         bypasses_(!slides_ &&
                   bypasses(forward_ ? cache::read_by_products() : cache::read_at_once())),
         panels_(outputs_, panel_width()),
         pitch_(round_up(panels_.widest(), kDepthwiseChannels)),
         streams_(source_.streams_past(cache::just_written())),
-        owned_ahead_(p_.n * out_strides_.n * kItem >= cache::read_by_products() ? out_strides_.y
-                                                                                : 0),
+        owned_ahead_(output_bytes() >= cache::read_by_products() ? out_strides_.y : 0),
         row_parts_(row_parts()),
         block_rows_(block_rows()),
         output_(epilogue, gemm_, out_strides_, out_strides_.x, p_.n, outputs_, p_.n * row_parts_,
@@ -71,10 +70,9 @@ class DepthwiseEngine {
   }
 
  private:
-  /// Does the output, of so many bytes at least? Windows that slide write columns, from row to row:
-  /// that does not go past the caches well, so that what has room in L3 had better go there.
+  int64_t output_bytes() const { return p_.n * out_strides_.n * kItem; }
   bool bypasses(int64_t least) const {
-    return cache::bypassed(out_, p_.n * out_strides_.n * kItem, out_strides_.x * kItem, least);
+    return cache::bypassed(out_, output_bytes(), out_strides_.x * kItem, least);
   }
   /// Are rows completed one by one, out of L1? Those of planes are copied together.
   bool by_row() const { return !plain_ && out_strides_.c == 1; }
@@ -160,10 +158,12 @@ class DepthwiseEngine {
   T* const out_;
   const ImageStrides out_strides_;
   const Epilogue epilogue_;
-  const bool plain_;     // the kernels do all of it
-  const bool direct_;    // to channels that lie as the kernels write them
-  const bool moments_;   // the kernels take them
-  const bool slides_;    // do windows slide down the rows?
+  const bool plain_;    // the kernels do all of it
+  const bool direct_;   // to channels that lie as the kernels write them
+  const bool moments_;  // the kernels take them
+  /// Do windows slide down the rows? They write columns, which does not go past the caches well:
+  /// what has room in L3 had better go there, and more is made row by row.
+  const bool slides_;
   const bool bypasses_;  // does the output bypass the caches?
   const ChannelPanels panels_;
   const int64_t pitch_;        // of a pixel in scratch
