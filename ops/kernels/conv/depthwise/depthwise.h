@@ -49,13 +49,10 @@ struct ChannelPanels {
   static int64_t units(int64_t n) { return n / kDepthwiseChannels; }
 };
 
-/// Channels of a panel that is copied on the way in or out, other than whole pixels of forward: two
-/// cache lines, which come together.
+/// Channels of a panel that is copied on the way in or out, other than whole pixels of forward, and
+/// the fewest that windows slide over: two cache lines, which come together.
 template <class T>
 inline constexpr int64_t kCopiedChannels = 128 / sizeof(T);
-/// The fewest of a panel that is read and written where it lies.
-template <class T>
-inline constexpr int64_t kSlidingChannels = 128 / sizeof(T);
 /// Channels of a panel whose weights, so many of each, take so many bytes, at most `most` if that
 /// is not less than the kernels take.
 inline int64_t depthwise_panel(int64_t weights_of_one, int64_t most,

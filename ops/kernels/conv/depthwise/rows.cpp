@@ -83,7 +83,7 @@ class DepthwiseEngine {
     if (direct_ && plan_.group > 1)
       return depthwise_panel(weights, outputs_, cache::grouped_weights());
     if (slides_)  // cells are first cut across, since windows slide over whole columns best
-      return depthwise_panel(weights, std::max(kSlidingChannels<T>, outputs_ * p_.n / wanted()));
+      return depthwise_panel(weights, std::max(kCopiedChannels<T>, outputs_ * p_.n / wanted()));
     return depthwise_panel(weights, moments_ ? std::min(outputs_, kStripColumns) : outputs_);
   }
   int64_t wanted() const {
