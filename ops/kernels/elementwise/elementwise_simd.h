@@ -1,8 +1,8 @@
 // The f32 and bf16 kernels on vectors of xsimd: one source, compiled once an instruction set.
 // Streaming passes, bound by memory or by the polynomials of math.h; nothing is unrolled.
 #pragma once
+#include "quern/ops/kernels/activation_simd.h"
 #include "quern/ops/kernels/elementwise/elementwise_kernel.h"
-#include "quern/ops/kernels/math.h"
 
 namespace quern::kernels {
 namespace {
@@ -37,10 +37,7 @@ struct Formula {
     else return Math::normal(x);
   }
   static F gelu(F x, F, F) { return x * normal(x).below; }
-  static F silu(F x, F, F) {
-    if constexpr (std::is_same_v<T, bfloat16>) return quotient(x, F(1.0f) + Math::rough_exp(-x));
-    else return quotient(x, F(1.0f) + Math::exp_of_minus(x));
-  }
+  static F silu(F x, F, F) { return activated_as<T>(x, Activation::silu); }
   static F hardsigmoid(F x, F, F) {
     return quotient(clamp(x + F(3.0f), F(0.0f), F(6.0f)), F(6.0f));
   }
