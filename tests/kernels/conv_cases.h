@@ -161,9 +161,10 @@ inline bool must_take(std::string_view engine, const ConvProblem& p, ConvPass pa
   if (engine == "depthwise") {
     const int64_t inputs = p.ic / p.groups, outputs = p.oc / p.groups;
     const bool few = inputs <= 8 && outputs <= 8 && (p.dilation_h == 1 || p.kh == 1);
-    return p.groups > 1 && p.dtype != DType::f64 &&
-           (few ||
-            (inputs == outputs && (inputs == 1 || inputs == 2 || inputs == 4 || inputs == 8)));
+    const bool of_loops = inputs == 1 || inputs == 2 || inputs == 4 || inputs == 8 ||
+                          (inputs == 16 && p.stride_w > 1 && gemm.run_strip == nullptr &&
+                           isa_enabled(p.dtype == DType::bf16 ? Isa::avx512_bf16 : Isa::avx512));
+    return p.groups > 1 && p.dtype != DType::f64 && (few || (inputs == outputs && of_loops));
   }
   if (engine == "kn2row")
     return pass != ConvPass::wgrad && p.groups == 1 && gemm.a == p.dtype &&

@@ -1,6 +1,7 @@
 // conv_depthwise: convolutions with a filter for each channel or several, or in groups of few
 // channels, depthwise_kernel.h.
 #include <algorithm>
+#include <bit>
 
 #include "quern/ops/kernels/conv/depthwise/depthwise.h"
 #include "quern/tensor/storage.h"
@@ -9,8 +10,9 @@ namespace quern::kernels {
 namespace {
 
 /// Do the kernels take the group's channels as they are?
-bool is_of_kernels(Spread group) {
-  return group.in == group.out && (group.in == 2 || group.in == 4 || group.in == 8);
+bool is_of_kernels(Spread group, const DepthwiseKernel& kernel) {
+  return group.in == group.out && group.in > 1 && group.in <= kernel.widest_group &&
+         std::has_single_bit(static_cast<uint64_t>(group.in));
 }
 /// The group's channels that the pass sums over, and those it has sums for.
 Spread group_of(const ConvProblem& p, ConvPass pass) {
@@ -18,15 +20,25 @@ Spread group_of(const ConvProblem& p, ConvPass pass) {
   return pass == ConvPass::dgrad ? Spread{outputs, inputs} : Spread{inputs, outputs};
 }
 
-const char* why_not(const ConvProblem& p, ConvPass pass, const GemmKernel&) {
+/// Of groups of 16, products of matrices take no longer than the kernels, but for the copy of each
+/// other pixel, and tiles that rows of outputs do not fill.
+bool are_better_as_matrices(const ConvProblem& p, ConvPass pass, const GemmKernel& gemm) {
+  const bool fill_tiles = pass != ConvPass::forward || 2 * p.ow > gemm.mr;
+  return gemm.run_strip != nullptr || (p.stride_w == 1 && fill_tiles);
+}
+
+const char* why_not(const ConvProblem& p, ConvPass pass, const GemmKernel& gemm) {
   // Of more, the copy of a step a row takes longer than products of matrices a group; of one
   // output, whose matrices would have one column, not so soon.
   constexpr int64_t kFew = 8, kMostSteps = 64;
   if (p.groups == 1) return "it is not in groups";
   if (p.dtype == DType::f64) return "f64 is computed by the definition";
   const Spread group = group_of(p, pass);
-  const int64_t steps = is_of_kernels(group) ? 1 : group.in;
+  const bool of_kernels = is_of_kernels(group, select_depthwise_kernel(p.dtype));
+  const int64_t steps = of_kernels ? 1 : group.in;
   if (steps > 1 && (group.out > kFew || steps > (group.out == 1 ? kMostSteps : kFew)))
+    return "groups have many channels";
+  if (of_kernels && group.in > kFew && are_better_as_matrices(p, pass, gemm))
     return "groups have many channels";
   if (steps > 1 && p.dilation_h > 1 && p.kh > 1) return "its rows of taps are not neighbours";
   // The most that one row of outputs takes of scratch, in panels of up to 64 channels; divided,
@@ -66,7 +78,7 @@ DepthwisePlan::DepthwisePlan(const ConvChoice& choice)
     : ConvPlan(choice),
       kernel(select_depthwise_kernel(problem.dtype)),
       channels(pass == ConvPass::dgrad ? problem.ic : problem.oc),
-      group(is_of_kernels(group_of(problem, pass)) ? problem.ic / problem.groups : 1),
+      group(is_of_kernels(group_of(problem, pass), kernel) ? problem.ic / problem.groups : 1),
       spread(group > 1 ? Spread{} : group_of(problem, pass)),
       taps(problem.kh * problem.kw),
       y(axis_of(pass, problem.ih, problem.oh, problem.kh, problem.stride_h, problem.pad_h,

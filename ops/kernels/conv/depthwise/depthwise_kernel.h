@@ -144,6 +144,8 @@ struct DepthwiseKernel {
   void (*spread)(const DepthwiseSpread&);
   /// Are groups multiplied by pairs of channels?
   bool pairs = false;
+  /// Groups are of 1, 2, 4, ... to so many channels.
+  int64_t widest_group = 8;
 
   /// Weights of a group of channels for one output and tap.
   int64_t steps(int64_t group) const { return pairs && group > 1 ? group / 2 : group; }

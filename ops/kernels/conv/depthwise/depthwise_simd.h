@@ -338,7 +338,8 @@ struct DepthwiseLoops {
             add_gradient,
             BackwardLoops<T>::run,
             SpreadLoops<T>::run,
-            kMultipliesPairs<T>};
+            kMultipliesPairs<T>,
+            kWidestGroup<T>};
   }
 };
 

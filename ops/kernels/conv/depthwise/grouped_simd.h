@@ -1,6 +1,6 @@
-// The depthwise loops for groups of 2, 4 or 8 channels. A lane is an output channel: channel i
-// of its group comes to it from its neighbours by a shuffle of the pixel's vector, or, where a
-// group is as long as a vector or longer, as one value for all lanes.
+// The depthwise loops for groups of 2, 4 or 8 channels, or of 16 that are a vector. A lane is an
+// output channel: channel i of its group comes to it from its neighbours by a shuffle of the
+// pixel's vector, or, where a group is of 16 or longer than a vector, as one value for all lanes.
 //
 //     x of a pixel     a b c d | e f g h        spread<1>     b b b b | f f f f
 //
@@ -19,13 +19,14 @@ struct Singles {
   using V = Vec<T>;
   using Weight = V;
   static constexpr int lanes = static_cast<int>(kLanes<T>), steps = group;
+  static constexpr bool shuffles = group <= lanes && group < 16;  // else each is loaded
 
   V all;
   const T* first;  // of c's group, where that is longer than a vector
 
   static Weight weight(const float* p) { return load(p); }
   __attribute__((always_inline)) void load_from(const T* pixel, int64_t c) {
-    if constexpr (group <= lanes) all = load(pixel + c);
+    if constexpr (shuffles) all = load(pixel + c);
     else first = pixel + c / group * group;
   }
   /// sum + channel i of the group · weight
@@ -35,7 +36,7 @@ struct Singles {
   }
   template <int i>
   __attribute__((always_inline)) V spread() const {
-    if constexpr (group <= lanes) return shuffle<i>(std::make_integer_sequence<int, lanes>{});
+    if constexpr (shuffles) return shuffle<i>(std::make_integer_sequence<int, lanes>{});
     else return V(static_cast<float>(first[i]));
   }
   template <int i, int... lane>
@@ -70,6 +71,27 @@ struct Pairs {
   template <int i, int... lane>
   __attribute__((always_inline)) Words shuffle(std::integer_sequence<int, lane...>) const {
     return __builtin_shufflevector(all, all, (lane / 4 * 4 + (group == 2 ? lane % 4 / 2 : i))...);
+  }
+};
+
+/// The same of groups as long as a vector of sums: each pair is one value for all lanes.
+template <>
+struct Pairs<16> {
+  using V = Vec<bfloat16>;
+  using Weight = Words;
+  static constexpr int steps = 8;
+
+  const bfloat16* first;
+
+  static Weight weight(const float* p) { return (Weight)_mm512_loadu_ps(p); }
+  __attribute__((always_inline)) void load_from(const bfloat16* pixel, int64_t c) {
+    first = pixel + c / 16 * 16;
+  }
+  template <int i>
+  __attribute__((always_inline)) V add_to(V sum, Weight weight) const {
+    int pair;
+    __builtin_memcpy(&pair, first + 2 * i, sizeof(pair));
+    return _mm512_dpbf16_ps(sum.data, (__m512bh)_mm512_set1_epi32(pair), (__m512bh)weight);
   }
 };
 
@@ -179,7 +201,12 @@ struct GroupedLoops {
   static void sum(const DepthwiseWindow& w, const float* weight, const DepthwiseStore& a,
                   Sums<T> out, int64_t out_pixel) {
     for (int64_t output = 0; output < w.outputs;) {
-      const int64_t left = w.outputs - output, count = at_most(left, kOutputs);
+      int64_t left = w.outputs - output;
+      if constexpr (group == 16) {  // an output of a block that is not full takes twice as long
+        if (left > 3 && left < 7 && output >= 7) output = w.outputs - 7, left = 7;
+        else if (left > 7 && left < kOutputs) left = 7;
+      }
+      const int64_t count = at_most(left, kOutputs);
       for (int64_t begin = 0; begin < w.channels; begin += lanes) {
         const int64_t c = at_most(begin, w.channels - lanes);
         if (w.fresh > 0) prefetch(w, output, count, c);
@@ -201,14 +228,20 @@ struct GroupedLoops {
   __attribute__((always_inline)) static void add_tap(V (&sums)[kBlock], const T* pixel,
                                                      int64_t apart, const float* tap,
                                                      int64_t weight_channel, int64_t c) {
-    Pixel x[kBlock];
-    each<end - begin>([&](int o) __attribute__((always_inline)) {
-      x[begin + o].load_from(pixel + (begin + o) * apart, c);
-    });
-    each<Pixel::steps>([&](auto i) __attribute__((always_inline)) {
-      const auto b = Pixel::weight(tap + i * weight_channel);
-      each<end - begin>([&](int o) __attribute__((always_inline)) {
-        sums[begin + o] = x[begin + o].template add_to<i>(sums[begin + o], b);
+    // Of each a pointer, where values come from memory: more than seven do not fit in registers.
+    constexpr int kAtOnce = group < 16 ? kBlock : 7;
+    each<kBlock / kAtOnce>([&](auto part) __attribute__((always_inline)) {
+      constexpr int from = part == 0 ? begin : part * kAtOnce,
+                    to = part == kBlock / kAtOnce - 1 ? end : (part + 1) * kAtOnce;
+      Pixel x[kBlock];
+      each<to - from>([&](int o) __attribute__((always_inline)) {
+        x[from + o].load_from(pixel + (from + o) * apart, c);
+      });
+      each<Pixel::steps>([&](auto i) __attribute__((always_inline)) {
+        const auto b = Pixel::weight(tap + i * weight_channel);
+        each<to - from>([&](int o) __attribute__((always_inline)) {
+          sums[from + o] = x[from + o].template add_to<i>(sums[from + o], b);
+        });
       });
     });
   }
@@ -299,6 +332,13 @@ struct GroupedLoops {
   }
 };
 
+/// The most channels of a group that loops are for: on shorter vectors, products of matrices, two
+/// vectors wide, take less time.
+template <class T>
+inline constexpr int64_t kWidestGroup = kLanes<T> == 16 && (sizeof(T) == 4 || kMultipliesPairs<T>)
+                                            ? 16
+                                            : 8;
+
 /// f(the loops of groups of so many channels).
 template <class T, class F>
 void of_group(int64_t group, F f) {
@@ -307,6 +347,7 @@ void of_group(int64_t group, F f) {
     case 4: return f(GroupedLoops<T, 4>{});
     case 8: return f(GroupedLoops<T, 8>{});
   }
+  if constexpr (kWidestGroup<T> == 16) f(GroupedLoops<T, 16>{});
 }
 
 }  // namespace
