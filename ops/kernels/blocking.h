@@ -120,7 +120,7 @@ inline int64_t kn2row_block() { return l2() / 4 * 3; }
 // --- Depthwise (conv/depthwise) ------------------------------------------------------------------
 
 /// Weights of a panel of channels, or their gradients' sums, in L1 beside the rows that meet them.
-inline constexpr int64_t kDepthwiseWeights = 16 << 10;
+inline constexpr int64_t kDepthwiseWeights = 24 << 10;
 /// The same where a weight meets all outputs of a block in registers (groups of several channels):
 /// from L2, so that pixels, which come from further away, are read and written whole.
 inline int64_t grouped_weights() { return l2() / 4; }
@@ -129,6 +129,6 @@ inline int64_t depthwise_block() { return l2() / 2; }
 /// A source that has just been written lies in L3 up to here: hardware prefetchers bring its rows
 /// in time, and few products are made of each, so that a prefetch would cost more than it saves.
 /// (What a backward pass reads of the forward pass comes from memory: it is prefetched beyond L2.)
-inline int64_t just_written() { return l3() / 3; }
+inline int64_t just_written() { return l3() / 2; }
 
 }  // namespace quern::kernels::cache

@@ -72,41 +72,70 @@ struct DepthwiseLoops {
     }
   }
 
-  /// Both halves of lines, 3 taps, row by row: where pixels meet in few sets of the first-level
-  /// cache (cache::collides), a line would be gone for its second half.
+  /// Two vectors of channels at a time, 3 taps: what comes from L2 and beyond is asked for by more
+  /// loads at once, and where pixels meet in few sets of the first-level cache (cache::collides), a
+  /// line is still there for its second half. Loops over whole windows have no turns: rows follow
+  /// each other sooner.
   template <int stride>
-  __attribute__((always_inline)) static void sum_lines(const DepthwiseWindow& w,
-                                                       const Positions& live, const float* weight,
-                                                       const DepthwiseStore& a, int64_t count,
-                                                       int64_t c, Sums<T> out, int64_t to,
-                                                       int64_t out_pixel) {
-    const T* row = static_cast<const T*>(w.source) + live.first * w.pixel + c;
-    const float* of_row = weight + c;
+  __attribute__((always_inline)) static void sum_pair(const DepthwiseWindow& w,
+                                                      const Positions& live, const float* weight,
+                                                      const DepthwiseStore& a, int64_t count,
+                                                      int64_t c, Sums<T> out, int64_t to,
+                                                      int64_t out_pixel) {
     V low[kOutputs], high[kOutputs];
     unroll<kOutputs>([&](int i) { low[i] = high[i] = V(0); });
-    for (int64_t r = 0; r < w.rows; ++r, row += w.source_row, of_row += w.weight_row) {
+    const auto add = [&](int64_t r) __attribute__((always_inline)) {
+      const T* row = static_cast<const T*>(w.source) + live.first * w.pixel + c + r * w.source_row;
+      const float* of_row = weight + c + r * w.weight_row;
       if (r >= w.rows - w.fresh) prefetch_next(w, live, row);
-      add_row<3, stride>(w, live, row, of_row, low);
-      add_row<3, stride>(w, live, row + lanes, of_row + lanes, high);
-    }
+      add_row_pair<stride>(w, live, row, of_row, low, high);
+    };
+    if (w.rows == 3) add(0), add(1), add(2);
+    else
+      for (int64_t r = 0; r < w.rows; ++r) add(r);
     store_outputs(low, count, a, c, 0, out, to, out_pixel);
     store_outputs(high, count, a, c + lanes, 0, out, to + lanes, out_pixel);
+  }
+  /// add_row() of 3 taps and two vectors.
+  template <int stride>
+  __attribute__((always_inline)) static void add_row_pair(const DepthwiseWindow& w,
+                                                          const Positions& live, const T* row,
+                                                          const float* weight, V (&low)[kOutputs],
+                                                          V (&high)[kOutputs]) {
+    V tap[3], tap_high[3];
+    unroll<3>([&](int t) {
+      tap[t] = load(weight + t * w.weight_tap);
+      tap_high[t] = load(weight + t * w.weight_tap + lanes);
+    });
+#pragma GCC unroll 32
+    for (int p = 0; p < (kOutputs - 1) * stride + 3; ++p) {
+      if (!live.has(p)) continue;
+      const V x = load(row + p * w.pixel), x_high = load(row + p * w.pixel + lanes);
+#pragma GCC unroll 3
+      for (int t = 0; t < 3; ++t)
+        if (p >= t && (p - t) % stride == 0 && p - t < kOutputs * stride) {
+          low[(p - t) / stride] = fused(x, tap[t], low[(p - t) / stride]);
+          high[(p - t) / stride] = fused(x_high, tap_high[t], high[(p - t) / stride]);
+        }
+    }
   }
 
   /// `known`: w.taps, or 0, where they are taken some at a time.
   template <int known, int stride>
   static void sum_dense(const DepthwiseWindow& w, const float* weight, const DepthwiseStore& a,
                         Sums<T> out, int64_t out_pixel) {
-    constexpr bool half_lines = lanes * sizeof(T) == 32 && known == 3 && kOutputs == 8;
-    [[maybe_unused]] const bool collide = w.pixel * static_cast<int64_t>(sizeof(T)) % 1024 == 0;
+    // Where memory is waited for, two vectors are better only if they are of one line, for whose
+    // second half pixels so far apart leave no room.
+    [[maybe_unused]] const bool pairs =
+        w.fresh == 0 || (lanes * sizeof(T) < 64 && w.pixel % 256 == 0);
     for (int64_t output = 0; output < w.outputs; output += kOutputs) {
       const int64_t count = at_most(kOutputs, w.outputs - output);
       const Positions live(w, output, count);
       int64_t begin = 0;
-      if constexpr (half_lines)
-        for (; collide && begin + 2 * lanes <= w.channels; begin += 2 * lanes)
-          sum_lines<stride>(w, live, weight, a, count, begin, out, output * out_pixel + begin,
-                            out_pixel);
+      if constexpr (known == 3 && lanes == 16)
+        for (; pairs && begin + 2 * lanes <= w.channels; begin += 2 * lanes)
+          sum_pair<stride>(w, live, weight, a, count, begin, out, output * out_pixel + begin,
+                           out_pixel);
       for (; begin < w.channels; begin += lanes) {
         const int64_t c = at_most(begin, w.channels - lanes);
         const T* row = static_cast<const T*>(w.source) + live.first * w.pixel + c;

@@ -44,7 +44,7 @@ class DepthwiseEngine {
         direct_(plain_ && out_strides_.c == 1 && outputs_ >= kDepthwiseChannels),
         moments_(epilogue.kind == Epilogue::Kind::moments && out_strides_.c == 1 &&
                  outputs_ >= kDepthwiseChannels && plan.group == 1),
-        slides_(direct_ && plan.slides && !cache::collides(out_strides_.x * kItem) &&
+        slides_(direct_ && plan.slides && !cache::collides(out_strides_.x * met()) &&
                 (x_.stride() == 1 || !source_.streams_past(cache::l2())) &&
                 output_bytes() < cache::read_at_once()),
         bypasses_(!slides_ &&
@@ -70,6 +70,9 @@ class DepthwiseEngine {
   }
 
  private:
+  /// Bytes of a pixel for each of its channels. Loops over two vectors of three taps find the second
+  /// half of a line of bf16 where windows that slide do not: pixels count as if they were of f32.
+  int64_t met() const { return p_.kw == 3 ? int64_t{sizeof(float)} : kItem; }
   int64_t output_bytes() const { return p_.n * out_strides_.n * kItem; }
   bool bypasses(int64_t least) const {
     return cache::bypassed(out_, output_bytes(), out_strides_.x * kItem, least);
