@@ -70,8 +70,9 @@ class DepthwiseEngine {
   }
 
  private:
-  /// Bytes of a pixel for each of its channels. Loops over two vectors of three taps find the second
-  /// half of a line of bf16 where windows that slide do not: pixels count as if they were of f32.
+  /// Bytes of a pixel for each of its channels, as cache::collides() is to count them. Loops over
+  /// two vectors, of three taps, find the second half of a line of bf16 where windows that slide
+  /// do not: as if it were f32.
   int64_t met() const { return p_.kw == 3 ? int64_t{sizeof(float)} : kItem; }
   int64_t output_bytes() const { return p_.n * out_strides_.n * kItem; }
   bool bypasses(int64_t least) const {
