@@ -166,6 +166,51 @@ TEST_CASE("Rows of depthwise windows equal the reference's on every instruction 
   }
 }
 
+TEST_CASE("Windows whose kernels spread groups equal the reference's on every instruction set") {
+  uint32_t state = 5;
+  const auto draw = [&](int64_t low, int64_t high) {
+    state = state * 1664525u + 1013904223u;
+    return low + static_cast<int64_t>(state >> 8) % (high - low + 1);
+  };
+  for (int i = 0; i < (kEmulatedCpu ? 20 : 300); ++i) {
+    const int64_t in = draw(2, 8), out = draw(1, 8);
+    const int64_t groups = draw((kDepthwiseChannels + out - 1) / out, 40 / out + 1);
+    DepthwiseWindow w{};
+    w.width = draw(1, 24), w.rows = draw(0, 3), w.taps = draw(0, 4), w.outputs = draw(1, 21);
+    w.stride = draw(1, 3), w.offset = draw(-w.taps - 1, 3), w.offset_step = draw(1, 2);
+    w.channels = groups * out, w.steps = in, w.source_channels = groups * in;
+    w.pixel = w.source_channels, w.source_row = w.width * w.pixel + 5;
+    w.weight_channel = w.channels + 1, w.weight_tap = in * w.weight_channel;
+    w.weight_row = w.taps * w.weight_tap + 2;
+    std::vector<int32_t> index;
+    for (int64_t c = 0; c < w.channels; ++c) index.push_back(static_cast<int32_t>(c / out * in));
+    w.index = index.data();
+    CAPTURE(in);
+    CAPTURE(out);
+    const auto run = [&](const DepthwiseKernel& kernel) {
+      Buffer source(kernel.dtype, integers(w.rows * w.source_row, 1));
+      Buffer weight(DType::f32, integers(w.rows * w.weight_row + w.weight_tap, 2));
+      Buffer shift(DType::f32, integers(w.channels, 3));
+      Buffer dy(kernel.dtype, integers(w.outputs * w.channels, 4));
+      Buffer sums(DType::f32, w.outputs * w.channels);
+      Buffer stored(kernel.dtype, w.outputs * w.channels);
+      Buffer gradient(DType::f32, integers(w.rows * w.weight_row + w.weight_tap, 5));
+      DepthwiseWindow window = w;
+      window.source = source.data();
+      kernel.sum(window, floats(weight.data()), floats(sums.data()), w.channels);
+      kernel.store(window, floats(weight.data()), {floats(shift.data()), Activation::relu},
+                   stored.data(), w.channels);
+      kernel.add_gradient(window, dy.data(), w.channels, floats(gradient.data()));
+      CHECK((sums.guarded() && stored.guarded() && gradient.guarded()));
+      return std::array{sums.values(), stored.values(), gradient.values()};
+    };
+    const std::array expected{run(reference_of(DType::f32)), run(reference_of(DType::bf16))};
+    each_runnable(table<DepthwiseKernel>(), [&](const auto& kernel) {
+      if (kernel.permutes(in, out)) CHECK(run(kernel) == expected[kernel.dtype == DType::bf16]);
+    });
+  }
+}
+
 TEST_CASE("Planes of depthwise windows equal the reference's on every instruction set") {
   for (int64_t rows : {1, 2, 3, 5, 7})
     for (int64_t taps : {1, 3, 4})

@@ -87,10 +87,25 @@ DepthwisePlan::DepthwisePlan(const ConvChoice& choice)
                 problem.dilation_w)),
       y_phases(phases_of(y)),
       x_phases(phases_of(x)),
+      index(index_of_channels()),
       slides(is_dense(y_phases) && is_dense(x_phases) && problem.kh == problem.kw &&
              y.stride() == x.stride() && group == 1 && spread.in == 1 &&
              kernel.slides(problem.kw, x.stride())),
       planes(group == 1 && suits_depthwise_planes(problem)) {}
+
+CachedVector<int32_t> DepthwisePlan::index_of_channels() const {
+  constexpr int64_t kFewTaps = 6;  // a pixel meets, on the average
+  const auto [in, out] = spread;
+  const int64_t sources = pass == ConvPass::dgrad ? problem.oc : problem.ic;
+  if (in == 1 || problem.format != MemoryFormat::channels_last || sources < kDepthwiseChannels ||
+      taps * problem.oh * problem.ow >= kFewTaps * y.source * x.source || !kernel.permutes(in, out))
+    return {};
+  CachedVector<int32_t> of_channels(static_cast<size_t>(padded_channels(channels)));
+  for (int64_t c = 0; c < std::ssize(of_channels); ++c)
+    of_channels[static_cast<size_t>(c)] =
+        static_cast<int32_t>(std::min(c, channels - 1) / out * in);
+  return of_channels;
+}
 
 int64_t DepthwisePlan::packed_bytes() const {
   if (pass == ConvPass::wgrad) return 0;

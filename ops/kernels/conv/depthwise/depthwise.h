@@ -203,6 +203,10 @@ class DepthwisePlan final : public ConvPlan {
   const int64_t taps;      // of all rows
   const Axis y, x;         // of wgrad: those of forward
   const std::vector<Phase> y_phases, x_phases;
+  /// Not empty: of each output's channel (DepthwiseWindow), where the kernels spread groups of a
+  /// source that is not mapped, for each tap that meets a pixel: of few taps, that takes less time
+  /// than a copy.
+  const CachedVector<int32_t> index;
   const bool slides;  // down the rows (DepthwiseKernel::store_rows)
   const bool planes;  // are such that they can be convolved where they lie (planes.cpp)
 
@@ -228,9 +232,10 @@ class DepthwisePlan final : public ConvPlan {
     DepthwiseWindow window;
     int64_t weight;
   };
+  /// `index`: of these channels, where the kernels spread groups.
   template <class View>
   Placed window(const Rows& read, const Phase& along_x, const View& source, Extent channels,
-                bool prefetch) const {
+                bool prefetch, const int32_t* index = nullptr) const {
     const int64_t pitch = padded_channels(this->channels);
     const int64_t taps_apart = kernel.steps(group) * pitch;
     Placed placed{{.source = source.origin,
@@ -256,9 +261,16 @@ class DepthwisePlan final : public ConvPlan {
       int64_t first = read.phase.kernel + read.taps.begin * read.phase.kernel_step;
       if (spread.in > 1) {
         first = (rows_before(read.phase) + read.taps.begin) * spread.in;
-        placed.window.rows *= spread.in;
-        placed.window.source_row = source.step;
-        placed.window.weight_row = problem.kw * pitch;
+        if (index) {
+          placed.window.index = index, placed.window.steps = spread.in;
+          placed.window.source_channels = source.pixel;
+          placed.window.weight_channel = problem.kw * pitch;
+          placed.window.weight_row = spread.in * problem.kw * pitch;
+        } else {
+          placed.window.rows *= spread.in;
+          placed.window.source_row = source.step;
+          placed.window.weight_row = problem.kw * pitch;
+        }
       }
       placed.weight += (first * problem.kw + along_x.kernel) * taps_apart;
     }
@@ -275,6 +287,7 @@ class DepthwisePlan final : public ConvPlan {
     for (const Phase* p = y_phases.data(); p != &phase; ++p) rows += p->taps;
     return rows;
   }
+  CachedVector<int32_t> index_of_channels() const;
   void widen(const void* weight, DType of_weight, float* to) const;
   void pair(uint32_t* weight) const;
   void compute(const void* from, const void* with, void* to, const Epilogue& epilogue,

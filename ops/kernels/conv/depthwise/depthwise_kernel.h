@@ -57,6 +57,11 @@ struct DepthwiseWindow {
   int64_t channels;
   /// Channels of a group: an output meets all of its group's, with weights that are so far apart.
   int64_t group = 1, weight_channel = 0;
+  /// Not null: of groups with more outputs than inputs or less, channel index[c] of the pixel's
+  /// `source_channels` is the first of `steps` that output c meets, with weights that are so far
+  /// apart (DepthwiseKernel::permutes). `source` is at channel 0.
+  const int32_t* index = nullptr;  // [channels]
+  int64_t steps = 1, source_channels = 0;
   /// The last rows of the window are prefetched for the next row of outputs, `to_next_row` elements
   /// further on, and so is the next row of dy; 0: none.
   int64_t fresh = 0, to_next_row = 0;
@@ -134,6 +139,8 @@ struct DepthwiseKernel {
   void (*store_rows)(const DepthwiseWindow&, const DepthwiseRows&, const float* weight,
                      const DepthwiseStore&, void* out, int64_t out_pixel);
   bool (*slides)(int64_t taps, int64_t stride);
+  /// Does it take windows with an index, of groups of `in` channels and `out` outputs?
+  bool (*permutes)(int64_t in, int64_t out);
   /// The outputs of a plane, rows one after the other. A row narrower than a vector (of at most
   /// kDepthwiseChannels) is written with what follows, ahead of the next: behind the last row, too.
   void (*store_plane)(const DepthwisePlane&, const float* weight, const DepthwiseStore&, void* out);

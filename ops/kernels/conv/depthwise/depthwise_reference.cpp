@@ -18,8 +18,8 @@ struct NaiveDepthwise {
         const int64_t x = i * w.stride + w.offset + t * w.offset_step;
         if (x < 0 || x >= w.width) continue;
         const T* source = static_cast<const T*>(w.source) + r * w.source_row + x * w.pixel;
-        const int64_t first = channel - channel % w.group;
-        for (int64_t j = 0; j < w.group; ++j)
+        const int64_t first = w.index ? w.index[channel] : channel - channel % w.group;
+        for (int64_t j = 0; j < (w.index ? w.steps : w.group); ++j)
           f(static_cast<float>(source[first + j]),
             r * w.weight_row + t * w.weight_tap + j * w.weight_channel + channel);
       }
@@ -66,6 +66,7 @@ struct NaiveDepthwise {
     }
   }
   static bool slides(int64_t, int64_t) { return true; }
+  static bool permutes(int64_t, int64_t) { return true; }
 
   static void store_plane(const DepthwisePlane& p, const float* weight, const DepthwiseStore& a,
                           void* out) {
@@ -130,8 +131,8 @@ struct NaiveDepthwise {
   }
 
   static constexpr DepthwiseKernel record(const char* name, DType dtype) {
-    return {name,   kIsa,        dtype,        sum,      store, store_rows,
-            slides, store_plane, add_gradient, backward, spread};
+    return {name,   kIsa,     dtype,       sum,          store,    store_rows,
+            slides, permutes, store_plane, add_gradient, backward, spread};
   }
 };
 

@@ -5,6 +5,7 @@
 #include "quern/ops/kernels/activation_simd.h"
 #include "quern/ops/kernels/conv/depthwise/backward_simd.h"
 #include "quern/ops/kernels/conv/depthwise/grouped_simd.h"
+#include "quern/ops/kernels/conv/depthwise/permuted_simd.h"
 #include "quern/ops/kernels/conv/depthwise/planes_simd.h"
 #include "quern/ops/kernels/conv/depthwise/slide_simd.h"
 #include "quern/ops/kernels/conv/depthwise/spread_simd.h"
@@ -326,6 +327,7 @@ struct DepthwiseLoops {
 
   static void sum_to(const DepthwiseWindow& w, const float* weight, const DepthwiseStore& a,
                      Sums<T> out, int64_t out_pixel) {
+    if (w.index) return PermutedLoops<T>::sum(w, weight, a, out, out_pixel);
     if (w.group > 1)
       return of_group<T>(w.group, [&](auto loops) { loops.sum(w, weight, a, out, out_pixel); });
     if (!is_dense(w, [&](auto taps, auto stride) {
@@ -346,6 +348,7 @@ struct DepthwiseLoops {
   static void add_gradient(const DepthwiseWindow& w, const void* dy, int64_t dy_pixel,
                            float* gradient) {
     const T* d = static_cast<const T*>(dy);
+    if (w.index) return PermutedLoops<T>::add_gradient(w, d, dy_pixel, gradient);
     if (w.group > 1)
       return of_group<T>(w.group,
                          [&](auto loops) { loops.add_gradient(w, d, dy_pixel, gradient); });
@@ -363,6 +366,7 @@ struct DepthwiseLoops {
             store_row,
             SlidingLoops<T>::store_rows,
             SlidingLoops<T>::takes,
+            PermutedLoops<T>::takes,
             PlaneLoops<T>::store,
             add_gradient,
             BackwardLoops<T>::run,

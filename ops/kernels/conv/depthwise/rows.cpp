@@ -34,8 +34,10 @@ class DepthwiseEngine {
         kernel_(plan.kernel),
         gemm_(*plan.gemm),
         outputs_(plan.channels),
-        source_(source, p_.format, p_.n, forward_ ? p_.ic : p_.oc, y_.source, x_.source,
-                forward_ ? p_.x_gap : p_.y_gap, map, &plan.kernel, plan.spread),
+        sources_(forward_ ? p_.ic : p_.oc),
+        index_(map.scale || plan.index.empty() ? nullptr : plan.index.data()),
+        source_(source, p_.format, p_.n, sources_, y_.source, x_.source,
+                forward_ ? p_.x_gap : p_.y_gap, map, &plan.kernel, index_ ? Spread{} : plan.spread),
         weight_(static_cast<const float*>(packed)),
         out_(static_cast<T*>(output)),
         out_strides_(p_.format, outputs_, y_.output, x_.output, forward_ ? p_.y_gap : p_.x_gap),
@@ -43,7 +45,7 @@ class DepthwiseEngine {
         plain_(is_plain(epilogue) && (outputs_ >= kDepthwiseChannels || !epilogue.map.shift)),
         direct_(plain_ && out_strides_.c == 1 && outputs_ >= kDepthwiseChannels),
         moments_(epilogue.kind == Epilogue::Kind::moments && out_strides_.c == 1 &&
-                 outputs_ >= kDepthwiseChannels && plan.group == 1),
+                 outputs_ >= kDepthwiseChannels && plan.group == 1 && !index_),
         slides_(direct_ && plan.slides && !cache::collides(out_strides_.x * met()) &&
                 (x_.stride() == 1 || !source_.streams_past(cache::l2())) &&
                 output_bytes() < cache::read_at_once()),
@@ -157,6 +159,9 @@ class DepthwiseEngine {
   const DepthwiseKernel& kernel_;
   const GemmKernel& gemm_;  // whose tiles' widths the epilogue has
   const int64_t outputs_;   // channels of the output
+  const int64_t sources_;   // channels of the source
+  /// Of the output's channels (DepthwiseWindow), where the kernels spread groups.
+  const int32_t* const index_;
   const Source source_;
   const float* const weight_;  // [tap][channel of the group][channel]
   T* const out_;
@@ -190,8 +195,8 @@ void DepthwiseEngine<T>::run_cell(int64_t cell, Extent channels) const {
   Extent held{};
   for (int64_t at = 0; at < all.size; at += block_rows_) {
     const Extent rows{all.begin + at, std::min(block_rows_, all.size - at)};
-    const auto view = source_.view(image, source_.copied() ? source_rows(rows) : Extent{}, channels,
-                                   copies_.get(), held);
+    const auto view = source_.view(image, source_.copied() ? source_rows(rows) : Extent{},
+                                   index_ ? Extent{0, sources_} : channels, copies_.get(), held);
     if (slides_) {
       store_rows(rows, view, channels, out_ + place(image, rows.begin, channels.begin));
     } else if (direct_) {
@@ -226,7 +231,8 @@ void DepthwiseEngine<T>::sum_row(int64_t row, const Source::View& view, Extent c
   DepthwiseStore after = plain_ ? activation(epilogue_, channels.begin) : DepthwiseStore{};
   if (direct_) after.to_next_row = owned_ahead_, after.streams = bypasses_;
   for (const Phase& phase : plan_.x_phases) {
-    const auto [window, first_tap] = plan_.window(read, phase, view, channels, streams_);
+    const auto [window, first_tap] = plan_.window(read, phase, view, channels, streams_,
+                                                  index_ ? index_ + channels.begin : nullptr);
     const float* weight = weight_ + first_tap;
     each_dense<T>(window, [&](const DepthwiseWindow& part, int64_t first, int64_t apart) {
       To* from = to + (phase.start + first * x_.output_step) * pixel;
