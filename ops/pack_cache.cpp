@@ -41,7 +41,7 @@ struct Key {
   std::array<Source, detail::kMaxPackedWith> with;
   const kernels::GemmKernel* kernel;
   std::string_view layout;
-  Dims parameters;
+  detail::PackingParameters parameters;
   bool operator==(const Key&) const = default;
 };
 
@@ -184,7 +184,7 @@ Cache& cache() {
 std::shared_ptr<const Storage> detail::packed_copy(const Tensor& weight, std::string_view layout,
                                                    const kernels::GemmKernel& kernel, int64_t bytes,
                                                    FunctionRef<void(void*)> pack,
-                                                   const Dims& parameters,
+                                                   const PackingParameters& parameters,
                                                    std::span<const Tensor> with) {
   Key key{Source(weight), {}, &kernel, layout, parameters};
   uint64_t version = weight.version();

@@ -146,13 +146,18 @@ void pack_weight(const ConvPlan& plan, const Tensor& weight, void* packed) {
   plan.pack(source.data_ptr(), source.dtype(), packed);
 }
 
-Dims packing_parameters(const ConvPlan& plan) {
+PackingParameters packing_parameters(const ConvPlan& plan) {
   const ConvProblem& p = plan.problem;
   const auto [rows, columns] = live_taps(p);
-  return {p.groups,
-          p.dilation_w,
-          static_cast<int64_t>(plan.pass),
+  return {static_cast<int64_t>(plan.pass),
           plan.bf16_terms,
+          p.groups,
+          p.stride_h,
+          p.stride_w,
+          p.pad_h,
+          p.pad_w,
+          p.dilation_h,
+          p.dilation_w,
           rows.begin * p.kh + rows.size,
           columns.begin * p.kw + columns.size};
 }

@@ -2,6 +2,7 @@
 #pragma once
 #include <memory>
 
+#include "quern/ops/detail/packed_copy.h"
 #include "quern/ops/kernels/conv/conv.h"
 #include "quern/tensor/pair.h"
 #include "quern/tensor/tensor.h"
@@ -42,7 +43,8 @@ std::shared_ptr<const kernels::ConvPlan> conv_plan(const kernels::ConvProblem& p
                                                    kernels::ConvPass pass);
 /// Fills plan.packed_bytes() with a weight of f32, to be rounded, or of the problem's dtype.
 void pack_weight(const kernels::ConvPlan& plan, const Tensor& weight, void* packed);
-/// What a packed weight depends on, beside the weight and the kernels.
-Dims packing_parameters(const kernels::ConvPlan& plan);
+/// What a packed weight depends on, beside the weight and the kernels: the taps' order on where a
+/// gradient finds them, which is all but the images' sizes. The last number is left 0.
+PackingParameters packing_parameters(const kernels::ConvPlan& plan);
 
 }  // namespace quern::detail

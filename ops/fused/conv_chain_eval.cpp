@@ -58,8 +58,8 @@ class FoldedWeight {
       std::memcpy(static_cast<std::byte*>(memory) + weight_bytes_, shift.data_ptr(),
                   static_cast<size_t>(shift.nbytes()));
     };
-    Dims parameters = packing_parameters(plan);
-    parameters.push_back(std::bit_cast<int64_t>(s.eps));
+    PackingParameters parameters = packing_parameters(plan);
+    parameters.back() = std::bit_cast<int64_t>(s.eps);
     const Tensor with[] = {s.running_mean, s.running_var, s.bn_weight, s.bn_bias};
     const int64_t shift_bytes = plan.problem.oc * static_cast<int64_t>(sizeof(double));
     both_ = packed_copy(s.weight, plan.kernel->name, *plan.gemm, weight_bytes_ + shift_bytes, fold,

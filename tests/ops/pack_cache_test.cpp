@@ -4,13 +4,19 @@
 #include <doctest/doctest.h>
 #include <fmt/core.h>
 
+#include <array>
 #include <span>
 #include <thread>
 #include <vector>
 
 #include "quern/autograd/grad_mode.h"
 #include "quern/autograd/node.h"
+#include "quern/ops/binary.h"
+#include "quern/ops/conv2d.h"
+#include "quern/ops/convert.h"
 #include "quern/ops/kernels/gemm/micro_kernel.h"
+#include "quern/ops/sum.h"
+#include "quern/tensor/random.h"
 #include "quern/tensor/raw.h"
 #include "tensor/run_self.h"
 
@@ -27,7 +33,7 @@ struct Asked {
   bool operator==(const Asked&) const = default;
 };
 Asked ask(const Tensor& weight, int mark, std::string_view layout = "test",
-          const Dims& parameters = {}, std::span<const Tensor> with = {}) {
+          const detail::PackingParameters& parameters = {}, std::span<const Tensor> with = {}) {
   bool made = false;
   const auto copy = detail::packed_copy(
       weight, layout, *kernels::table<kernels::GemmKernel>()[0], kBytes,
@@ -103,6 +109,44 @@ TEST_CASE("copies of different layouts, parameters and views are different") {
     CHECK(ask(raw::slice(weight, 0, 1, 3), 10 * round + 5) == expect(5));
   }
   CHECK(ask(raw::alias(weight), 0) == Asked{11, false});
+}
+
+TEST_CASE("convolutions of any geometry may share a weight") {
+  struct Geometry {
+    Pair stride, padding, dilation;
+  };
+  const Geometry geometries[] = {{1, 1, 1},
+                                 {2, 1, 1},
+                                 {3, 0, 1},
+                                 {1, 2, 2},
+                                 {{2, 1}, {0, 2}, {1, 2}},
+                                 {{1, 3}, {2, 1}, {2, 1}}};
+  struct Filters {
+    int64_t groups, in, out;  // channels of a group
+  };
+  for (const auto& [groups, in, out] : {Filters{1, 6, 33}, Filters{5, 3, 2}, Filters{4, 1, 3},
+                                        Filters{9, 4, 4}, Filters{2, 16, 16}, Filters{1, 32, 2}})
+    for (const DType dtype : {DType::f32, DType::bf16})
+      for (const MemoryFormat format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
+        CAPTURE(groups);
+        CAPTURE(in);
+        const Fresh fresh;
+        manual_seed(1);
+        const Tensor weight = raw::to(randn({groups * out, in, 3, 3}), dtype);
+        const auto y_and_dx = [&](const Tensor& w, const Geometry& g) {
+          Tensor x = contiguous(ones({2, groups * in, 9, 10}, dtype), format);
+          x.requires_grad_();
+          const Tensor y = conv2d(x, w, {}, g.stride, g.padding, g.dilation, groups);
+          sum(mul(y, y)).backward();
+          const auto values = [](const Tensor& t) {
+            return raw::to(t, DType::f32).to_vector<float>();
+          };
+          return std::array{values(y), values(x.grad())};
+        };
+        for (int round = 0; round < 3; ++round)
+          for (const Geometry& g : geometries)
+            CHECK(y_and_dx(weight, g) == y_and_dx(raw::clone(weight), g));
+      }
 }
 
 TEST_CASE("a packed copy is that of all it is made of") {
