@@ -96,8 +96,7 @@ DepthwisePlan::DepthwisePlan(const ConvChoice& choice)
 CachedVector<int32_t> DepthwisePlan::index_of_channels() const {
   constexpr int64_t kFewTaps = 6;  // a pixel meets, on the average
   const auto [in, out] = spread;
-  const int64_t sources = pass == ConvPass::dgrad ? problem.oc : problem.ic;
-  if (in == 1 || problem.format != MemoryFormat::channels_last || sources < kDepthwiseChannels ||
+  if (in == 1 || problem.format != MemoryFormat::channels_last ||
       taps * problem.oh * problem.ow >= kFewTaps * y.source * x.source || !kernel.permutes(in, out))
     return {};
   CachedVector<int32_t> of_channels(static_cast<size_t>(padded_channels(channels)));

@@ -4,8 +4,8 @@
 //     y[pixel][c] = Σ over taps of x[pixel under the tap][c] · weight[tap][c],
 //
 // so that vectors lie along channels, and nothing is summed over them; or in which it meets the
-// few of its group (grouped_simd.h), [tap][channel of the group][c] then, or [tap][pair of
-// channels][c] of two bf16 each, in the place of a float. A call makes one row of
+// few of its group (grouped_simd.h, permuted_simd.h), [tap][channel of the group][c] then, or
+// [tap][pair of channels][c] of two bf16 each, in the place of a float. A call makes one row of
 // outputs of some channels. Channels are innermost, in the tensor itself or in a copy
 // (depthwise.h). What the kernels see of a convolution is what axis.h makes of it: forward and
 // dgrad are the same sum, and taps and what they read are evenly spaced.
