@@ -43,8 +43,9 @@ std::shared_ptr<const kernels::ConvPlan> conv_plan(const kernels::ConvProblem& p
                                                    kernels::ConvPass pass);
 /// Fills plan.packed_bytes() with a weight of f32, to be rounded, or of the problem's dtype.
 void pack_weight(const kernels::ConvPlan& plan, const Tensor& weight, void* packed);
-/// What a packed weight depends on, beside the weight and the kernels: the taps' order on where a
-/// gradient finds them, which is all but the images' sizes. The last number is left 0.
+/// What a packed weight depends on, beside the weight and the kernels: all of the problem but the
+/// images' sizes, since taps may be packed in the order in which a gradient meets them. The last
+/// number is 0, for the caller.
 PackingParameters packing_parameters(const kernels::ConvPlan& plan);
 
 }  // namespace quern::detail

@@ -64,6 +64,15 @@ inline const Case& case_of(std::string_view name) {
   return *found;
 }
 
+/// Integers by chance, the same ones from the same state on.
+struct Draws {
+  uint32_t state;
+  int64_t operator()(int64_t low, int64_t high) {
+    state = state * 1664525u + 1013904223u;
+    return low + static_cast<int64_t>(state >> 8) % (high - low + 1);
+  }
+};
+
 /// -3 ... 3, exact in every dtype.
 inline std::vector<double> integers(int64_t count, uint32_t seed) {
   std::vector<double> values(static_cast<size_t>(count));

@@ -178,11 +178,7 @@ TEST_CASE("Every engine equals the reference on shapes drawn at random") {
   const GemmKernel& bf16 = select_gemm_kernel(DType::bf16);
   const std::vector<Way> best{
       {&select_gemm_kernel(DType::f32), DType::f32}, {&bf16, DType::bf16}, {&bf16, DType::f32, 2}};
-  uint32_t state = 7;
-  const auto draw = [&](int64_t low, int64_t high) {
-    state = state * 1664525u + 1013904223u;
-    return low + static_cast<int64_t>(state >> 8) % (high - low + 1);
-  };
+  Draws draw{7};
   Tally tally;
   int run = 0;
   while (run < (kEmulatedCpu || !added_engines().empty() ? 30 : 150)) {

@@ -113,11 +113,7 @@ const Case kShapes[] = {
 TEST_CASE("Both gradients at once equal the reference's on every instruction set") {
   // Integers: exact, whatever the order of a sum.
   int64_t ran = 0;
-  uint32_t state = 4;
-  const auto draw = [&](int64_t low, int64_t high) {
-    state = state * 1664525u + 1013904223u;
-    return low + static_cast<int64_t>(state >> 8) % (high - low + 1);
-  };
+  Draws draw{4};
   for (int i = 0; i < (kEmulatedCpu ? 60 : 600); ++i) {
     DepthwiseWindow w{};
     w.width = draw(1, 24), w.rows = draw(0, 7), w.taps = draw(1, kBackwardTaps);

@@ -40,11 +40,7 @@ std::vector<double> run_rows(const DepthwiseKernel& kernel, const Rows& r) {
 }
 
 Rows draw_rows(int i) {
-  static uint32_t state = 3;
-  const auto draw = [&](int64_t low, int64_t high) {
-    state = state * 1664525u + 1013904223u;
-    return low + static_cast<int64_t>(state >> 8) % (high - low + 1);
-  };
+  static Draws draw{3};
   Rows r;
   DepthwiseWindow& w = r.window;
   w.taps = w.rows = 3 + 2 * draw(0, 1);

@@ -135,11 +135,7 @@ Passes run_passes(const ConvProblem& p, const ConvKernel& kernel, const Data& da
 
 TEST_CASE("Rows of depthwise windows equal the reference's on every instruction set") {
   // Integers: exact, whatever the order of a sum.
-  uint32_t state = 3;
-  const auto draw = [&](int64_t low, int64_t high) {
-    state = state * 1664525u + 1013904223u;
-    return low + static_cast<int64_t>(state >> 8) % (high - low + 1);
-  };
+  Draws draw{3};
   for (int i = 0; i < (kEmulatedCpu ? 60 : 600); ++i) {
     DepthwiseWindow w{};
     w.width = draw(1, 24), w.rows = draw(0, 7), w.taps = i % 4 == 0 ? draw(8, 17) : draw(0, 7);
@@ -167,11 +163,7 @@ TEST_CASE("Rows of depthwise windows equal the reference's on every instruction 
 }
 
 TEST_CASE("Windows whose kernels spread groups equal the reference's on every instruction set") {
-  uint32_t state = 5;
-  const auto draw = [&](int64_t low, int64_t high) {
-    state = state * 1664525u + 1013904223u;
-    return low + static_cast<int64_t>(state >> 8) % (high - low + 1);
-  };
+  Draws draw{5};
   for (int i = 0; i < (kEmulatedCpu ? 20 : 300); ++i) {
     const int64_t in = draw(2, 8), out = draw(1, 8);
     const int64_t groups = draw((kDepthwiseChannels + out - 1) / out, 40 / out + 1);

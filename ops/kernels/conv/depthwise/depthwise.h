@@ -203,9 +203,8 @@ class DepthwisePlan final : public ConvPlan {
   const int64_t taps;      // of all rows
   const Axis y, x;         // of wgrad: those of forward
   const std::vector<Phase> y_phases, x_phases;
-  /// Not empty: of each output's channel (DepthwiseWindow), where the kernels spread groups of a
-  /// source that is not mapped, for each tap that meets a pixel: of few taps, that takes less time
-  /// than a copy.
+  /// Of each output's channel (DepthwiseWindow), where the kernels spread groups, for each tap that
+  /// meets a pixel: of few taps, that takes less time than a copy. Else empty.
   const CachedVector<int32_t> index;
   const bool slides;  // down the rows (DepthwiseKernel::store_rows)
   const bool planes;  // are such that they can be convolved where they lie (planes.cpp)
@@ -261,20 +260,21 @@ class DepthwisePlan final : public ConvPlan {
       int64_t first = read.phase.kernel + read.taps.begin * read.phase.kernel_step;
       if (spread.in > 1) {
         first = (rows_before(read.phase) + read.taps.begin) * spread.in;
-        if (index) {
-          placed.window.index = index, placed.window.steps = spread.in;
-          placed.window.source_channels = source.pixel;
-          placed.window.weight_channel = problem.kw * pitch;
-          placed.window.weight_row = spread.in * problem.kw * pitch;
-        } else {
-          placed.window.rows *= spread.in;
-          placed.window.source_row = source.step;
-          placed.window.weight_row = problem.kw * pitch;
-        }
+        const int64_t step = problem.kw * pitch;  // in the weight
+        placed.window.index = index;
+        placed.window.steps = spread.in, placed.window.weight_channel = step;
+        placed.window.source_channels = source.pixel;
+        placed.window.weight_row = index ? spread.in * step : step;
+        if (!index) placed.window.rows *= spread.in, placed.window.source_row = source.step;
       }
       placed.weight += (first * problem.kw + along_x.kernel) * taps_apart;
     }
     return placed;
+  }
+
+  /// `index`, or null, where a copy spreads the source: one that maps it does that, too.
+  const int32_t* index_of(const ChannelMap& map) const {
+    return index.empty() || map.scale ? nullptr : index.data();
   }
 
   bool differentiates_at_once() const override;

@@ -57,9 +57,9 @@ struct DepthwiseWindow {
   int64_t channels;
   /// Channels of a group: an output meets all of its group's, with weights that are so far apart.
   int64_t group = 1, weight_channel = 0;
-  /// Not null: of groups with more outputs than inputs or less, channel index[c] of the pixel's
-  /// `source_channels` is the first of `steps` that output c meets, with weights that are so far
-  /// apart (DepthwiseKernel::permutes). `source` is at channel 0.
+  /// Not null, of groups that the kernel permutes: output c meets `steps` of the pixel's
+  /// `source_channels`, from index[c] on, with weights `weight_channel` apart. `source` is at
+  /// channel 0.
   const int32_t* index = nullptr;  // [channels]
   int64_t steps = 1, source_channels = 0;
   /// The last rows of the window are prefetched for the next row of outputs, `to_next_row` elements

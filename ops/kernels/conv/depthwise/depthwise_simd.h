@@ -125,8 +125,8 @@ struct DepthwiseLoops {
   template <int known, int stride>
   static void sum_dense(const DepthwiseWindow& w, const float* weight, const DepthwiseStore& a,
                         Sums<T> out, int64_t out_pixel) {
-    // Where memory is waited for, two vectors are better only if they are of one line, for whose
-    // second half pixels so far apart leave no room.
+    // Where memory is waited for, two vectors are better only if they are halves of a line, and
+    // pixels are a multiple of 512 bytes apart, so that it would be gone for its second half.
     [[maybe_unused]] const bool pairs =
         w.fresh == 0 || (lanes * sizeof(T) < 64 && w.pixel % 256 == 0);
     for (int64_t output = 0; output < w.outputs; output += kOutputs) {

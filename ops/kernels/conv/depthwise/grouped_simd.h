@@ -22,7 +22,7 @@ struct Singles {
   static constexpr bool shuffles = group <= lanes && group < 16;  // else each is loaded
 
   V all;
-  const T* first;  // of c's group, where that is longer than a vector
+  const T* first;  // of c's group, where each is loaded
 
   static Weight weight(const float* p) { return load(p); }
   __attribute__((always_inline)) void load_from(const T* pixel, int64_t c) {

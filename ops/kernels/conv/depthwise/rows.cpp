@@ -35,7 +35,7 @@ class DepthwiseEngine {
         gemm_(*plan.gemm),
         outputs_(plan.channels),
         sources_(forward_ ? p_.ic : p_.oc),
-        index_(map.scale || plan.index.empty() ? nullptr : plan.index.data()),
+        index_(plan.index_of(map)),
         source_(source, p_.format, p_.n, sources_, y_.source, x_.source,
                 forward_ ? p_.x_gap : p_.y_gap, map, &plan.kernel, index_ ? Spread{} : plan.spread),
         weight_(static_cast<const float*>(packed)),
@@ -46,7 +46,7 @@ class DepthwiseEngine {
         direct_(plain_ && out_strides_.c == 1 && outputs_ >= kDepthwiseChannels),
         moments_(epilogue.kind == Epilogue::Kind::moments && out_strides_.c == 1 &&
                  outputs_ >= kDepthwiseChannels && plan.group == 1 && !index_),
-        slides_(direct_ && plan.slides && !cache::collides(out_strides_.x * met()) &&
+        slides_(direct_ && plan.slides && !cache::collides(out_strides_.x * item_that_collides()) &&
                 (x_.stride() == 1 || !source_.streams_past(cache::l2())) &&
                 output_bytes() < cache::read_at_once()),
         bypasses_(!slides_ &&
@@ -72,10 +72,10 @@ class DepthwiseEngine {
   }
 
  private:
-  /// Bytes of a pixel for each of its channels, as cache::collides() is to count them. Loops over
-  /// two vectors, of three taps, find the second half of a line of bf16 where windows that slide
-  /// do not: as if it were f32.
-  int64_t met() const { return p_.kw == 3 ? int64_t{sizeof(float)} : kItem; }
+  /// Bytes of a channel, as cache::collides() is to count them. Where pixels of bf16 are 512 bytes
+  /// apart, windows that slide do not find the second half of a line any more, and loops over two
+  /// vectors, of three taps, do: there it counts as f32.
+  int64_t item_that_collides() const { return p_.kw == 3 ? int64_t{sizeof(float)} : kItem; }
   int64_t output_bytes() const { return p_.n * out_strides_.n * kItem; }
   bool bypasses(int64_t least) const {
     return cache::bypassed(out_, output_bytes(), out_strides_.x * kItem, least);

@@ -27,7 +27,7 @@ class DepthwiseWgrad {
         spread_(plan.spread),
         group_(plan.group * plan.spread.in),
         kernel_(plan.kernel),
-        index_(map.scale || plan.index.empty() ? nullptr : plan.index.data()),
+        index_(plan.index_of(map)),
         x_(x, p_.format, p_.n, p_.ic, p_.ih, p_.iw, p_.x_gap, map, &plan.kernel,
            index_ ? Spread{} : plan.spread),
         dy_(dy, p_.format, p_.n, p_.oc, p_.oh, p_.ow, p_.y_gap),
@@ -104,32 +104,30 @@ class DepthwiseWgrad {
     const auto x =
         x_.view(image, {first, end - first}, index_ ? Extent{0, p_.ic} : channels, x_copies_.get());
     const auto dy = dy_.view(image, rows, channels, dy_copies_.get());
+    const int64_t copies = index_ ? 1 : spread_.in;  // rows that a row of x has become
     for (int64_t i = rows.begin; i < rows.begin + rows.size; ++i) {
       const Axis::Range live = y_.live_taps(phase_, i);
       if (live.begin >= live.end) continue;
-      DepthwiseWindow window{.source = x.origin + source_row(i, live.begin) * x.row,
-                             .source_row = spread_.in > 1 ? x.step : p_.dilation_h * x.row,
-                             .pixel = x.pixel,
-                             .width = p_.iw,
-                             .rows = (live.end - live.begin) * spread_.in,
-                             .taps = p_.kw,
-                             .weight_row = p_.kw * tap_,
-                             .weight_tap = tap_,
-                             .outputs = p_.ow,
-                             .stride = p_.stride_w,
-                             .offset = -p_.pad_w,
-                             .offset_step = p_.dilation_w,
-                             .channels = padded_channels(channels.size),
-                             .group = group_ / spread_.in,
-                             .weight_channel = pitch_,
-                             .fresh = x_.streams_past(cache::l2()) ? p_.stride_h : 0,
-                             .to_next_row = p_.stride_h * x.row};
-      if (index_) {
-        window.source_row = p_.dilation_h * x.row, window.rows = live.end - live.begin;
-        window.weight_row = row_, window.weight_channel = channel_;
-        window.index = index_ + channels.begin;
-        window.steps = spread_.in, window.source_channels = p_.ic;
-      }
+      const DepthwiseWindow window{.source = x.origin + source_row(i, live.begin) * x.row,
+                                   .source_row = copies > 1 ? x.step : p_.dilation_h * x.row,
+                                   .pixel = x.pixel,
+                                   .width = p_.iw,
+                                   .rows = (live.end - live.begin) * copies,
+                                   .taps = p_.kw,
+                                   .weight_row = copies > 1 ? channel_ : row_,
+                                   .weight_tap = tap_,
+                                   .outputs = p_.ow,
+                                   .stride = p_.stride_w,
+                                   .offset = -p_.pad_w,
+                                   .offset_step = p_.dilation_w,
+                                   .channels = padded_channels(channels.size),
+                                   .group = group_ / spread_.in,
+                                   .weight_channel = channel_,
+                                   .index = index_ ? index_ + channels.begin : nullptr,
+                                   .steps = spread_.in,
+                                   .source_channels = p_.ic,
+                                   .fresh = x_.streams_past(cache::l2()) ? p_.stride_h : 0,
+                                   .to_next_row = p_.stride_h * x.row};
       each_dense<T>(window, [&](const DepthwiseWindow& part, int64_t output, int64_t apart) {
         kernel_.add_gradient(part, dy.origin + i * dy.row + output * dy.pixel, apart * dy.pixel,
                              sums + live.begin * row_);
