@@ -8,6 +8,7 @@
 //   {"seconds": 0.03}                                    answers the seconds that a call took
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <functional>
@@ -160,8 +161,10 @@ const std::map<std::string, Op> kOps{
      }},
     {"embedding",
      [](const Tensors& x) -> Call {
-       return
-           [&x, at = indices(x[0].size(0) / 2, x[0].size(0) / 3)] { return embedding(at, x[0]); };
+       const int64_t rows = x[0].size(0);
+       return [&x, at = indices(rows / 2, std::max<int64_t>(1, rows / 3))] {
+         return embedding(at, x[0]);
+       };
      }},
     {"gather_rows", lookup(gather_rows, 1)},
     {"scatter_rows", lookup(scatter_rows, 0)},

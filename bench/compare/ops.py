@@ -189,7 +189,7 @@ def pytorch_ops(torch):
         "numpy_gather_rows": numpy_lookup(lambda t, x, at: t.take(at, 0, x, "clip"), 1),
         "numpy_scatter_rows": numpy_lookup(lambda t, x, at: t.__setitem__(at, x), 0),
         "numpy_scatter_add_rows": numpy_lookup(lambda t, x, at: np.add.at(t, at, x), 0),
-        "embedding": lambda w: (lambda at: lambda: f.embedding(at, w))(indices(len(w) // 2, len(w) // 3)),
+        "embedding": lambda w: (lambda at: lambda: f.embedding(at, w))(indices(len(w) // 2, max(1, len(w) // 3))),
     }
     return {name: lambda *x, op=op: lambda: op(*x) for name, op in plain.items()} | made
 

@@ -128,7 +128,9 @@ struct Plans {
 std::shared_ptr<const ConvPlan> conv_plan(const ConvProblem& problem, ConvPass pass) {
   const Multiplier m = select_multiplier(problem.dtype);
   const auto make = [&] {
-    return plan_of_live_taps(problem, plan_conv(choose(with_live_taps(problem), pass, m)));
+    const ConvProblem live = problem.with_live_taps();
+    auto plan = plan_conv(choose(live, pass, m));
+    return live == problem ? std::move(plan) : plan_of_live_taps(problem, std::move(plan));
   };
   if (verbosity() == Verbosity::dispatch) return make();  // tells why, each time
   static Plans& plans = *new Plans;  // never destroyed: static models may infer after it
@@ -148,7 +150,7 @@ void pack_weight(const ConvPlan& plan, const Tensor& weight, void* packed) {
 
 PackingParameters packing_parameters(const ConvPlan& plan) {
   const ConvProblem& p = plan.problem;
-  const auto [rows, columns] = live_taps(p);
+  const auto [rows, columns] = p.live_taps();
   return {static_cast<int64_t>(plan.pass),
           plan.bf16_terms,
           p.groups,

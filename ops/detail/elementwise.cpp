@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <initializer_list>
+#include <type_traits>
 #include <utility>
 
 #include "quern/ops/binary.h"
@@ -55,49 +56,63 @@ const void* scalar_at(const Tensor& t, int64_t offset, float& widened) {
   return &widened;
 }
 
-/// Runs of so many bytes and less, which have one value each of an operand, are taken together.
-constexpr int64_t kShortRun = 128;
+/// Runs of so many bytes and less are too short for a kernel to begin each anew.
+constexpr int64_t kShortRun = 16;
+/// Runs of more elements gain nothing by going to a kernel together.
+constexpr int64_t kLargestRun = kGrain / 2;
 
-/// to[i] = from[(first + i) / run · step] for i < n. kShortRun bytes behind are overwritten.
-template <class T>
-void spread(const T* from, int64_t step, int64_t run, int64_t first, int64_t n, T* to) {
-  constexpr int64_t at_once = 16 / sizeof(T);
-  from += first / run * step;
-  for (int64_t begin = 0, end = run - first % run; begin < n; begin = end, end += run) {
-    for (int64_t i = begin; i < end; i += at_once) std::fill_n(to + i, at_once, *from);
-    from += step;
-  }
-}
-
-/// The values of one operand, each of which serves a short run of y and of the other operand.
-struct ShortRuns {
-  int64_t size = 0, step = 0;  // of a run; from a value to the next
+/// The values of one operand, each of which serves a run of y and of the other operand, where the
+/// runs follow each other: a kernel gets many of them at once. Short ones it gets as one, for which
+/// the values are repeated.
+struct RunValues {
+  int64_t size = 0, step = 0;  // of a run, 0 where there are none; from a value to the next
   int64_t Place::*of = nullptr;
+  bool repeated = false;
 
-  /// Makes one run of all, in which that operand does not move; of size 0 where there are none.
-  static ShortRuns take(Loops& nest, int64_t item) {
+  /// Makes one run of all, in which that operand does not move.
+  static RunValues take(Loops& nest, int64_t item) {
     const Loops::Axis run = nest.inner();
-    if (nest.count() < 2 || (run.a != 0 && run.b != 0) || run.size * item > kShortRun) return {};
+    if (nest.count() < 2 || (run.a != 0 && run.b != 0) || run.size > kLargestRun) return {};
     Loops::Axis& runs = nest[nest.count() - 2];
     const bool of_a = run.a == 0;
     if (runs.y != run.size || (of_a ? runs.b : runs.a) != run.size) return {};
-    const ShortRuns taken{run.size, of_a ? runs.a : runs.b, of_a ? &Place::a : &Place::b};
+    const RunValues taken{run.size, of_a ? runs.a : runs.b, of_a ? &Place::a : &Place::b,
+                          run.size * item <= kShortRun};
     runs = {run, runs.size * run.size};
     nest.drop_inner();
     return taken;
   }
-  /// n values from the one at `from` on, `first` elements after it.
-  void fill(const Tensor& t, int64_t from, int64_t first, int64_t n, void* to) const {
-    const auto copy = [&]<class T>(T*) {
-      const auto* values = static_cast<const T*>(t.data_ptr()) + from;
-      spread(values, step, size, first, n, static_cast<T*>(to));
+  /// Bytes that those of n elements take.
+  int64_t bytes(int64_t n, int64_t item) const {
+    if (size == 0) return 0;
+    return repeated ? n * item + kShortRun : n / size * std::max(item, int64_t{sizeof(float)});
+  }
+  /// Those of n elements from the one at `from` on, as a kernel takes them.
+  void fill(const Tensor& t, int64_t from, int64_t n, void* to) const {
+    const auto copy = [&]<class T>(const T* all) {
+      using Bits = std::conditional_t<sizeof(T) == 2, uint16_t, T>;
+      if (repeated) repeat(reinterpret_cast<const Bits*>(all + from), n, static_cast<Bits*>(to));
+      else widen(all + from, n / size, to);
     };
     switch (itemsize(t.dtype())) {
-      case 1: return copy(static_cast<uint8_t*>(nullptr));
-      case 2: return copy(static_cast<uint16_t*>(nullptr));
-      case 4: return copy(static_cast<uint32_t*>(nullptr));
-      default: return copy(static_cast<uint64_t*>(nullptr));
+      case 1: return copy(static_cast<const uint8_t*>(t.data_ptr()));
+      case 2: return copy(static_cast<const bfloat16*>(t.data_ptr()));
+      case 4: return copy(static_cast<const uint32_t*>(t.data_ptr()));
+      default: return copy(static_cast<const uint64_t*>(t.data_ptr()));
     }
+  }
+
+ private:
+  /// to[i] = from[i / size · step] for i < n. kShortRun bytes behind are overwritten.
+  template <class T>
+  void repeat(const T* from, int64_t n, T* to) const {
+    for (int64_t i = 0; i < n; i += size, from += step)
+      std::fill_n(to + i, kShortRun / sizeof(T), *from);
+  }
+  template <class T>
+  void widen(const T* from, int64_t n, void* to) const {
+    using Value = std::conditional_t<std::is_same_v<T, bfloat16>, float, T>;
+    for (int64_t i = 0; i < n; ++i) static_cast<Value*>(to)[i] = static_cast<Value>(from[i * step]);
   }
 };
 
@@ -106,21 +121,22 @@ struct ShortRuns {
 template <class RunKernel>
 void run_nest(Loops nest, const Tensor& y, const Tensor& a, const Tensor& b, RunKernel run_kernel) {
   const int64_t item = itemsize(a.dtype());
-  const ShortRuns values = ShortRuns::take(nest, item);
+  const RunValues values = RunValues::take(nest, item);
   const Loops::Axis run = nest.inner();
-  const Run mode = values.size > 0 ? Run::dense_dense
+  const Run mode = values.repeated ? Run::dense_dense
                    : run.a == 0    ? Run::scalar_dense
                    : run.b == 0    ? Run::dense_scalar
                                    : Run::dense_dense;
+  const int64_t whole = std::max<int64_t>(1, values.size);  // cells are of whole runs
+  const int64_t cell = std::max<int64_t>(1, grain(y.numel()) / whole) * whole;
   const int64_t runs = y.numel() / run.size;
-  const int64_t cell = grain(y.numel());
   const int64_t parts = ceil_div(run.size, cell), group = std::max<int64_t>(1, cell / run.size);
   auto* const out = static_cast<std::byte*>(y.out_ptr());
 
   parallel_chunks(runs * parts, group, [&](int64_t begin, int64_t end) {
     Loops::Walk walk(nest, begin / parts);
     int64_t part = begin % parts;
-    const Workspace spread(values.size > 0 ? std::min(cell, run.size) * item + kShortRun : 0);
+    const Workspace filled(values.bytes(std::min(cell, run.size), item));
     for (int64_t i = begin; i < end; ++i) {
       const int64_t first = part * cell, n = std::min(cell, run.size - first);
       const Place at = walk.at(first);
@@ -128,11 +144,12 @@ void run_nest(Loops nest, const Tensor& y, const Tensor& a, const Tensor& b, Run
       const auto operand = [&](const Tensor& t, int64_t Place::*of) -> const void* {
         if (run.*of != 0) return t.data_ptr(at.*of);
         if (values.of != of) return scalar_at(t, at.*of, widened);
-        values.fill(t, at.*of, first, n, spread.as<void>());
-        return spread.as<void>();
+        values.fill(t, at.*of + first / values.size * values.step, n, filled.as<void>());
+        return filled.as<void>();
       };
-      run_kernel(n, operand(a, &Place::a), operand(b, &Place::b), out + at.y * itemsize(y.dtype()),
-                 mode);
+      const bool several = values.size > 0 && !values.repeated;
+      run_kernel(several ? Runs(values.size, n / values.size) : Runs(n), operand(a, &Place::a),
+                 operand(b, &Place::b), out + at.y * itemsize(y.dtype()), mode);
       if (++part == parts) part = 0, walk.next();
     }
   });
@@ -199,7 +216,7 @@ void binary_into(std::string_view op, Binary f, const Tensor& y, const Tensor& a
   VerboseOp line(op);
   const BinaryKernel& kernel = select_binary(op, f, y.dtype());
   detail::report(line, kernel.name, y, a.nbytes() + b.nbytes() + y.nbytes());
-  broadcast(y, a, b, [&](int64_t n, const void* from, const void* other, void* to, Run mode) {
+  broadcast(y, a, b, [&](Runs n, const void* from, const void* other, void* to, Run mode) {
     kernel.run(n, from, other, to, mode, p, q);
   });
 }
@@ -276,7 +293,7 @@ Tensor compare(std::string_view op, Comparison f, const Tensor& a, const Tensor&
   detail::report(line, kernel.name, y, a.nbytes() + b.nbytes() + y.nbytes());
   if (y.numel() > 0)
     broadcast(y, to(a, dtype), to(b, dtype),
-              [&](int64_t n, const void* from, const void* other, void* out, Run mode) {
+              [&](Runs n, const void* from, const void* other, void* out, Run mode) {
                 kernel.run(n, from, other, static_cast<bool*>(out), mode);
               });
   return y;

@@ -81,7 +81,7 @@ std::vector<double> run(const ConvPlan& plan) {
 }
 
 std::unique_ptr<const ConvPlan> plan_by_live_taps(const ConvProblem& p, ConvPass pass) {
-  return plan_of_live_taps(p, plan_conv(choose_conv(with_live_taps(p), pass)));
+  return plan_of_live_taps(p, plan_conv(choose_conv(p.with_live_taps(), pass)));
 }
 
 }  // namespace
@@ -95,7 +95,7 @@ TEST_CASE("Taps that meet padding alone are cut off, and results stay what they 
             ConvProblem p = filter.c.problem(dtype, format);
             p.maps = maps && pass != ConvPass::dgrad;
             CAPTURE(p.to_string());
-            const ConvProblem live = with_live_taps(p);
+            const ConvProblem live = p.with_live_taps();
             CHECK_EQ(live.kh, filter.live.h);
             CHECK_EQ(live.kw, filter.live.w);
             CHECK_EQ(live.pad_h, filter.pad.h);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 
 #include "quern/ops/kernels/gemm/micro_kernel.h"
@@ -14,6 +15,18 @@ namespace {
 const char* verbose_name(ConvPass pass) {
   constexpr std::array names{"conv2d_fwd", "conv2d_dgrad", "conv2d_wgrad"};
   return names[static_cast<size_t>(pass)];
+}
+
+/// Of the taps along an axis. Tap r of output i reads pixel i·stride + r·dilation - pad: the last
+/// output before the first pixel, the first output beyond the last one, and all others do.
+Extent live_taps(int64_t pixels, int64_t outputs, int64_t taps, int64_t stride, int64_t pad,
+                 int64_t dilation) {
+  const int64_t before = pad - (outputs - 1) * stride;  // of the first pixel, for tap 0
+  const int64_t begin = before > 0 ? ceil_div(before, dilation) : 0;
+  const int64_t end = std::min(taps, ceil_div(pixels + pad, dilation));
+  // A problem has no negative padding, and at least one tap.
+  if (begin >= end || begin * dilation > pad) return {0, taps};
+  return {begin, end - begin};
 }
 
 }  // namespace
@@ -29,6 +42,19 @@ int64_t ConvProblem::flop() const { return 2 * n * oc * oh * ow * (ic / groups) 
 int64_t ConvProblem::bytes() const {
   const int64_t x = n * ic * ih * iw, y = n * oc * oh * ow, weight = oc * (ic / groups) * kh * kw;
   return (x + y + weight) * itemsize(dtype);
+}
+
+LiveTaps ConvProblem::live_taps() const {
+  return {kernels::live_taps(ih, oh, kh, stride_h, pad_h, dilation_h),
+          kernels::live_taps(iw, ow, kw, stride_w, pad_w, dilation_w)};
+}
+
+ConvProblem ConvProblem::with_live_taps() const {
+  const auto [rows, columns] = live_taps();
+  ConvProblem live = *this;
+  live.kh = rows.size, live.pad_h -= rows.begin * dilation_h;
+  live.kw = columns.size, live.pad_w -= columns.begin * dilation_w;
+  return live;
 }
 
 const ConvKernel& conv_kernel(std::string_view name) {

@@ -9,9 +9,15 @@
 #include "quern/ops/kernels/epilogue.h"
 #include "quern/ops/kernels/gemm/gemm_kernel.h"
 #include "quern/ops/kernels/unit.h"
+#include "quern/ops/kernels/work.h"
 #include "quern/tensor/memory_format.h"
 
 namespace quern::kernels {
+
+/// Rows and columns of a filter.
+struct LiveTaps {
+  Extent rows, columns;
+};
 
 struct ConvProblem {
   int64_t n;
@@ -35,6 +41,10 @@ struct ConvProblem {
   std::string to_string() const;
   int64_t flop() const;   ///< multiplications and additions, by the definition
   int64_t bytes() const;  ///< of x, weight and y
+  /// Those that meet a pixel of x for some output; all if none does.
+  LiveTaps live_taps() const;
+  /// The same convolution by these alone (live_taps.h).
+  ConvProblem with_live_taps() const;
   auto operator<=>(const ConvProblem&) const = default;
 };
 

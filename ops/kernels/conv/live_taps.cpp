@@ -6,34 +6,14 @@
 #include "quern/tensor/storage.h"
 
 namespace quern::kernels {
-namespace {
-
-/// Of the taps along an axis. Tap r of output i reads pixel i·stride + r·dilation - pad: the last
-/// output before the first pixel, the first output beyond the last one, and all others do.
-Extent live_taps(int64_t pixels, int64_t outputs, int64_t taps, int64_t stride, int64_t pad,
-                 int64_t dilation) {
-  const int64_t before = pad - (outputs - 1) * stride;  // of the first pixel, for tap 0
-  const int64_t begin = before > 0 ? ceil_div(before, dilation) : 0;
-  const int64_t end = std::min(taps, ceil_div(pixels + pad, dilation));
-  // A problem has no negative padding, and at least one tap.
-  if (begin >= end || begin * dilation > pad) return {0, taps};
-  return {begin, end - begin};
-}
-
-}  // namespace
-
-LiveTaps live_taps(const ConvProblem& p) {
-  return {live_taps(p.ih, p.oh, p.kh, p.stride_h, p.pad_h, p.dilation_h),
-          live_taps(p.iw, p.ow, p.kw, p.stride_w, p.pad_w, p.dilation_w)};
-}
 
 class LiveTapsPlan final : public ConvPlan {
  public:
   LiveTapsPlan(const ConvProblem& whole, std::unique_ptr<const ConvPlan> live)
       : ConvPlan({whole, live->pass, live->kernel, live->gemm, live->bf16_terms}),
         live_(std::move(live)),
-        rows_(live_taps(whole).rows),
-        columns_(live_taps(whole).columns) {}
+        rows_(whole.live_taps().rows),
+        columns_(whole.live_taps().columns) {}
 
   int64_t packed_bytes() const override { return live_->packed_bytes(); }
   int64_t wanted_gap() const override { return live_->wanted_gap(); }
@@ -86,18 +66,9 @@ class LiveTapsPlan final : public ConvPlan {
   const Extent rows_, columns_;
 };
 
-ConvProblem with_live_taps(const ConvProblem& problem) {
-  const auto [rows, columns] = live_taps(problem);
-  ConvProblem live = problem;
-  live.kh = rows.size, live.pad_h -= rows.begin * problem.dilation_h;
-  live.kw = columns.size, live.pad_w -= columns.begin * problem.dilation_w;
-  return live;
-}
-
-std::unique_ptr<const ConvPlan> plan_of_live_taps(const ConvProblem& problem,
+std::unique_ptr<const ConvPlan> plan_of_live_taps(const ConvProblem& whole,
                                                   std::unique_ptr<const ConvPlan> live) {
-  if (live->problem == problem) return live;
-  return std::make_unique<const LiveTapsPlan>(problem, std::move(live));
+  return std::make_unique<const LiveTapsPlan>(whole, std::move(live));
 }
 
 }  // namespace quern::kernels

@@ -27,8 +27,16 @@ enum class Comparison : uint8_t {
 #include "quern/ops/kernels/elementwise/ops.inc"
 };
 
-/// Which operand of a binary run is one value for all: a pointer to a value of the type computed in
-/// (a float for bf16), so that a number need not be rounded to the elements' dtype.
+/// Runs of `size` elements, one after the other.
+struct Runs {
+  int64_t size, count;
+  constexpr Runs(int64_t n, int64_t runs = 1) : size(n), count(runs) {}
+  constexpr int64_t elements() const { return size * count; }
+};
+
+/// Which operand of binary runs is one value for all of a run: a pointer to values, one a run, of
+/// the type computed in (floats for bf16), so that a number need not be rounded to the elements'
+/// dtype.
 enum class Run : uint8_t { dense_dense, scalar_dense, dense_scalar };
 
 struct UnaryKernel {
@@ -44,7 +52,7 @@ struct BinaryKernel {
   Isa isa;
   Binary op;
   DType dtype;
-  void (*run)(int64_t n, const void* a, const void* b, void* y, Run mode, double p, double q);
+  void (*run)(Runs n, const void* a, const void* b, void* y, Run mode, double p, double q);
 };
 
 /// y[i] = a[i] op b[i], of operands as BinaryKernel's. NaN is unequal to all.
@@ -53,7 +61,7 @@ struct ComparisonKernel {
   Isa isa;
   Comparison op;
   DType dtype;  // of a and b
-  void (*run)(int64_t n, const void* a, const void* b, bool* y, Run mode);
+  void (*run)(Runs n, const void* a, const void* b, bool* y, Run mode);
 };
 
 /// y[i] = condition[i] ? a[i] : b[i], of elements of `item` bytes; a scalar operand is one, too.

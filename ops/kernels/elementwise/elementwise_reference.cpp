@@ -149,27 +149,27 @@ void unary(int64_t n, const void* x_, void* y_, double p_, double q_) {
   for (int64_t i = 0; i < n; ++i) y[i] = static_cast<T>(f(static_cast<Compute<T>>(x[i]), p, q));
 }
 
-/// Element i of an operand, which may be one value for all.
+/// Element i of an operand, which may be one value a run of n.
 template <class T>
-Compute<T> operand(const void* p, bool scalar, int64_t i) {
-  return scalar ? static_cast<Compute<T>>(*static_cast<const ScalarOperand<T>*>(p))
+Compute<T> operand(const void* p, bool scalar, int64_t i, int64_t n) {
+  return scalar ? static_cast<Compute<T>>(static_cast<const ScalarOperand<T>*>(p)[i / n])
                 : static_cast<Compute<T>>(static_cast<const T*>(p)[i]);
 }
 
 template <class T, auto f>
-void binary(int64_t n, const void* a, const void* b, void* y_, Run mode, double p_, double q_) {
+void binary(Runs n, const void* a, const void* b, void* y_, Run mode, double p_, double q_) {
   T* y = static_cast<T*>(y_);
   const Compute<T> p = bound<T>(p_), q = bound<T>(q_);
-  for (int64_t i = 0; i < n; ++i)
-    y[i] = static_cast<T>(f(operand<T>(a, mode == Run::scalar_dense, i),
-                            operand<T>(b, mode == Run::dense_scalar, i), p, q));
+  for (int64_t i = 0; i < n.elements(); ++i)
+    y[i] = static_cast<T>(f(operand<T>(a, mode == Run::scalar_dense, i, n.size),
+                            operand<T>(b, mode == Run::dense_scalar, i, n.size), p, q));
 }
 
 template <class T, auto f>
-void comparison(int64_t n, const void* a, const void* b, bool* y, Run mode) {
-  for (int64_t i = 0; i < n; ++i)
-    y[i] =
-        f(operand<T>(a, mode == Run::scalar_dense, i), operand<T>(b, mode == Run::dense_scalar, i));
+void comparison(Runs n, const void* a, const void* b, bool* y, Run mode) {
+  for (int64_t i = 0; i < n.elements(); ++i)
+    y[i] = f(operand<T>(a, mode == Run::scalar_dense, i, n.size),
+             operand<T>(b, mode == Run::dense_scalar, i, n.size));
 }
 
 template <class Word>

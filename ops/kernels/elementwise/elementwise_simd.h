@@ -136,25 +136,33 @@ void unary(int64_t n, const void* x_, void* y_, double p_, double q_) {
   }
 }
 
+/// body(first element, value) of each run.
+template <class Body>
+void each_run(Runs n, const float* values, Body body) {
+  for (int64_t r = 0; r < n.count; ++r) body(r * n.size, values[r]);
+}
+
 template <class T, auto f>
-void binary(int64_t n, const void* a_, const void* b_, void* y_, Run mode, double p_, double q_) {
+void binary(Runs n, const void* a_, const void* b_, void* y_, Run mode, double p_, double q_) {
   using F = Vec<float>;
   const T *a = static_cast<const T*>(a_), *b = static_cast<const T*>(b_);
   T* y = static_cast<T*>(y_);
   const F p(static_cast<float>(p_)), q(static_cast<float>(q_));
   if (mode == Run::dense_dense) {
-    each_vector<T>(n, [=](int64_t i, int, auto lanes) {
+    each_vector<T>(n.elements(), [=](int64_t i, int, auto lanes) {
       lanes.store(y + i, f(lanes.load(a + i), lanes.load(b + i), p, q));
     });
   } else if (mode == Run::scalar_dense) {
-    const F same(*static_cast<const float*>(a_));
-    each_vector<T>(n, [=](int64_t i, int, auto lanes) {
-      lanes.store(y + i, f(same, lanes.load(b + i), p, q));
+    each_run(n, static_cast<const float*>(a_), [=](int64_t first, float value) {
+      each_vector<T>(n.size, [=, same = F(value)](int64_t i, int, auto lanes) {
+        lanes.store(y + first + i, f(same, lanes.load(b + first + i), p, q));
+      });
     });
   } else {
-    const F same(*static_cast<const float*>(b_));
-    each_vector<T>(n, [=](int64_t i, int, auto lanes) {
-      lanes.store(y + i, f(lanes.load(a + i), same, p, q));
+    each_run(n, static_cast<const float*>(b_), [=](int64_t first, float value) {
+      each_vector<T>(n.size, [=, same = F(value)](int64_t i, int, auto lanes) {
+        lanes.store(y + first + i, f(lanes.load(a + first + i), same, p, q));
+      });
     });
   }
 }
@@ -178,16 +186,18 @@ float widened_at(const T* p, int64_t i) {
 }
 
 template <class T, auto f>
-void comparison(int64_t n, const void* a_, const void* b_, bool* __restrict y, Run mode) {
+void comparison(Runs n, const void* a_, const void* b_, bool* __restrict y, Run mode) {
   const T *a = static_cast<const T*>(a_), *b = static_cast<const T*>(b_);
   if (mode == Run::dense_dense) {
-    for (int64_t i = 0; i < n; ++i) y[i] = f(widened_at(a, i), widened_at(b, i));
+    for (int64_t i = 0; i < n.elements(); ++i) y[i] = f(widened_at(a, i), widened_at(b, i));
   } else if (mode == Run::scalar_dense) {
-    const float same = *static_cast<const float*>(a_);
-    for (int64_t i = 0; i < n; ++i) y[i] = f(same, widened_at(b, i));
+    each_run(n, static_cast<const float*>(a_), [=](int64_t first, float same) {
+      for (int64_t i = first; i < first + n.size; ++i) y[i] = f(same, widened_at(b, i));
+    });
   } else {
-    const float same = *static_cast<const float*>(b_);
-    for (int64_t i = 0; i < n; ++i) y[i] = f(widened_at(a, i), same);
+    each_run(n, static_cast<const float*>(b_), [=](int64_t first, float same) {
+      for (int64_t i = first; i < first + n.size; ++i) y[i] = f(widened_at(a, i), same);
+    });
   }
 }
 
