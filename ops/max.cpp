@@ -28,32 +28,37 @@ MaxResult max_kept(std::string_view op, const Tensor& x, int dim) {
   const int64_t bytes = x.nbytes() + y.values.nbytes() + y.indices.nbytes();
   report(line, kernel ? kernel->name : "scan", x, bytes);
   const Along s = along(x, dim);
-  if (is_floating(x.dtype()) && goes_by_strips(s)) {
+  int64_t* const indices = y.indices.out<int64_t>();
+  if (is_floating(x.dtype()) && goes_by_columns(s, 64)) {
     const ColumnKernel& by_columns = select_column(op, ColumnOp::max, x.dtype());
     report(line, by_columns.name, x, bytes);
-    for_each_strip(s, [&](int64_t first, int64_t columns) {
-      const int64_t result = first / (s.n * s.inner) * s.inner + first % s.inner;
-      by_columns.run({.rows = s.n,
-                      .n = columns,
-                      .stride = s.inner,
-                      .x = x.data_ptr(first),
-                      .y = y.values.out_ptr(result),
-                      .index = y.indices.out<int64_t>() + result});
-    });
+    for_each_column(s, itemsize(x.dtype()), x.data_ptr(), nullptr, nullptr,
+                    [&](const ColumnData& c) {
+                      by_columns.run({.rows = s.n,
+                                      .n = c.count,
+                                      .stride = c.stride,
+                                      .x = c.x,
+                                      .y = y.values.out_ptr(c.index),
+                                      .index = indices + c.index});
+                    });
     return y;
   }
   visit_dtype(x.dtype(), [&]<class T>(std::type_identity<T>) {
-    for_each_row(s, itemsize(x.dtype()), x.data_ptr(), nullptr, nullptr, [&](const RowData& row) {
-      const T* from = static_cast<const T*>(row.x);
-      int64_t& index = y.indices.out<int64_t>()[row.index];
+    T* const values = y.values.out<T>();
+    const auto max_of_rows = [&](const RowData& rows) {
+      const T* from = static_cast<const T*>(rows.x);
+      int64_t* const index = indices + rows.index;
       if (kernel) {
-        double value;  // room for any accumulator
-        kernel->run({.n = s.n, .x = from, .out = &value, .index = &index});
-      } else {
-        index = std::max_element(from, from + s.n) - from;
+        double largest[kRowsAtOnce];  // room for any accumulator
+        kernel->run({.n = s.n, .count = rows.count, .x = from, .out = largest, .index = index});
       }
-      y.values.out<T>()[row.index] = from[index];
-    });
+      for (int64_t r = 0; r < rows.count; ++r, from += s.n) {
+        if (!kernel) index[r] = std::max_element(from, from + s.n) - from;
+        values[rows.index + r] = from[index[r]];
+      }
+    };
+    for_each_row(s, itemsize(x.dtype()), x.data_ptr(), nullptr, nullptr, max_of_rows,
+                 rows_at_once(s.n));
   });
   return y;
 }

@@ -28,23 +28,20 @@ Tensor map_along(std::string_view op, Function f, const Tensor& x, int dim, cons
   VerboseOp line(op);
   const Along s = along(x, dim);
   const int64_t bytes = (dy.defined() ? 3 : 2) * x.nbytes();
-  if (goes_by_strips(s)) {
+  const int64_t item = itemsize(x.dtype());
+  const void* const of_dy = dy.defined() ? dy.data_ptr() : nullptr;
+  if (goes_by_columns(s, 24)) {
     const ColumnKernel& kernel = select_column(op, f.column, x.dtype());
     report(line, kernel.name, x, bytes);
-    for_each_strip(s, [&](int64_t first, int64_t columns) {
-      kernel.run({.rows = s.n,
-                  .n = columns,
-                  .stride = s.inner,
-                  .x = x.data_ptr(first),
-                  .dy = dy.defined() ? dy.data_ptr(first) : nullptr,
-                  .y = y.out_ptr(first)});
+    for_each_column(s, item, x.data_ptr(), of_dy, y.out_ptr(), [&](const ColumnData& c) {
+      kernel.run({.rows = s.n, .n = c.count, .stride = c.stride, .x = c.x, .dy = c.dy, .y = c.y});
     });
     return y;
   }
   const RowKernel& kernel = select_row(op, f.row, x.dtype());
   report(line, kernel.name, x, bytes);
   for_each_row(
-      s, itemsize(x.dtype()), x.data_ptr(), dy.defined() ? dy.data_ptr() : nullptr, y.out_ptr(),
+      s, item, x.data_ptr(), of_dy, y.out_ptr(),
       [&](const RowData& row) {
         kernel.run({.n = s.n, .count = row.count, .x = row.x, .dy = row.dy, .y = row.y});
       },

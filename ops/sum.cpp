@@ -68,12 +68,21 @@ Tensor sum_along(std::string_view op, const Tensor& x, const Along& s) {
   const int64_t part = row ? kRow : kRows, parts = (s.n + part - 1) / part;
   const int64_t strip = row ? 1 : std::min(s.inner, kColumns);
   const int64_t strips = (s.inner + strip - 1) / strip;
-  const RowKernel& kernel = select_row(op, row ? RowOp::sum : RowOp::sum_rows, dtype);
+  const bool by_columns = row && goes_by_columns(s, 24);
+  const RowKernel& kernel =
+      select_row(op, row && !by_columns ? RowOp::sum : RowOp::sum_rows, dtype);
   VerboseOp line(op);
   if (line)
     line.set(kernel.name, to_string({s.outer, s.n, s.inner}), std::string(to_string(dtype)));
   const Tensor y = empty({s.outer * parts * s.inner}, total);
   if (line) line.set_work(0, x.nbytes() + y.nbytes());
+  if (by_columns) {
+    for_each_column(s, itemsize(dtype), x.data_ptr(), nullptr, nullptr, [&](const ColumnData& c) {
+      kernel.run(
+          {.n = c.count, .x = c.x, .out = y.out_ptr(c.index), .rows = s.n, .stride = c.stride});
+    });
+    return y;
+  }
   const int64_t group = std::max<int64_t>(1, kGrain / (std::min(s.n, part) * strip));
   const int64_t at_once = row && parts == 1 ? rows_at_once(s.n) : 1;
   parallel_chunks(s.outer * parts * strips, group, [&](int64_t begin, int64_t end) {

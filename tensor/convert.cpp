@@ -1,10 +1,12 @@
 #include "quern/tensor/convert.h"
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
 #include <utility>
 
 #include "quern/tensor/cpu_features.h"
+#include "quern/tensor/divide.h"
 #include "quern/tensor/dtype.h"
 
 #if defined(__x86_64__)
@@ -233,6 +235,23 @@ void copy_run(std::byte* dst, int64_t dst_stride, const std::byte* src, int64_t 
     } else {
       for (int64_t i = 0; i < n; ++i) to[i * dst_stride] = from[i * src_stride];
     }
+  });
+}
+
+void repeat_run(std::byte* dst, int64_t run, const std::byte* src, int64_t src_stride, int64_t n,
+                int64_t itemsize) {
+  visit_itemsize(itemsize, [&]<class T>(T) {
+    T* to = reinterpret_cast<T*>(dst);
+    const T* from = reinterpret_cast<const T*>(src);
+    // By whole vectors, what is too much being overwritten by the next value, while there is one.
+    constexpr int64_t lanes = 16 / sizeof(T);
+    const int64_t spare = round_up(run, lanes) - run, whole = n - ceil_div(spare, run);
+    int64_t i = 0;
+    if (run <= lanes)
+      for (; i < whole; ++i, to += run) std::fill_n(to, lanes, from[i * src_stride]);
+    for (; i < whole; ++i, to += run)
+      for (int64_t k = 0; k < run; k += lanes) std::fill_n(to + k, lanes, from[i * src_stride]);
+    for (; i < n; ++i, to += run) std::fill_n(to, run, from[i * src_stride]);
   });
 }
 

@@ -15,6 +15,10 @@ void convert_run(std::byte* dst, DType to, const std::byte* src, DType from, int
 void copy_run(std::byte* dst, int64_t dst_stride, const std::byte* src, int64_t src_stride,
               int64_t n, int64_t itemsize);
 
+/// dst[i·run + k] = src[i·src_stride] for i < n, k < run: each of n elements as many times.
+void repeat_run(std::byte* dst, int64_t run, const std::byte* src, int64_t src_stride, int64_t n,
+                int64_t itemsize);
+
 /// Copies n rows of `bytes` bytes each, which begin at the strides given, in bytes. Short ones
 /// without a call of memcpy each, which would take longer than the copy.
 void copy_rows(std::byte* dst, int64_t dst_stride, const std::byte* src, int64_t src_stride,

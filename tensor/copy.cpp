@@ -3,6 +3,7 @@
 //   one dimension, dense on both sides   long runs, converted
 //   source dense along another dimension a transpose, in tiles (NCHW to NHWC and back)
 //   short rows, dense on both sides      row by row, along the next dimension
+//   short runs of one value              value by value, the same way
 //   anything else                        runs along the innermost dimension, however short
 #include <algorithm>
 #include <numeric>
@@ -92,6 +93,22 @@ void copy_short_rows(const Side& dst, const Side& src, Loops loops) {
   for_each_run(loops, row, [&](Place at, int64_t n) {
     detail::copy_rows(dst.at(at.dst), axis.dst * size, src.at(at.src), axis.src * size, n,
                       row * size);
+  });
+}
+
+/// Are the innermost axis' runs one value each, and so short that many follow each other?
+bool repeats_values(const Side& dst, const Side& src, const Loops& loops) {
+  constexpr int64_t kShort = 256;  // bytes
+  const Loops::Axis& axis = loops.inner();
+  return loops.count() > 1 && dst.dtype == src.dtype && axis.dst == 1 && axis.src == 0 &&
+         loops[loops.count() - 2].dst == axis.size && axis.size * itemsize(dst.dtype) <= kShort;
+}
+
+void repeat_values(const Side& dst, const Side& src, Loops loops) {
+  const int64_t run = loops.inner().size, size = itemsize(dst.dtype);
+  loops.drop_inner();
+  for_each_run(loops, run, [&](Place at, int64_t n) {
+    detail::repeat_run(dst.at(at.dst), run, src.at(at.src), loops.inner().src, n, size);
   });
 }
 
@@ -275,6 +292,8 @@ void copy_(const Tensor& dst, const Tensor& src) {
     transpose(to, from, loops, axis);
   } else if (has_short_rows(to, from, loops)) {
     copy_short_rows(to, from, loops);
+  } else if (repeats_values(to, from, loops)) {
+    repeat_values(to, from, loops);
   } else {
     for_each_run(loops, 1,
                  [&](Place at, int64_t n) { convert_strided(to, from, at, loops.inner(), n); });

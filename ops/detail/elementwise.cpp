@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <initializer_list>
-#include <type_traits>
 #include <utility>
 
 #include "quern/ops/binary.h"
 #include "quern/ops/detail/report.h"
 #include "quern/ops/kernels/elementwise/elementwise.h"
 #include "quern/tensor/check_dense.h"
+#include "quern/tensor/convert.h"
 #include "quern/tensor/divide.h"
 #include "quern/tensor/loops.h"
 #include "quern/tensor/parallel.h"
@@ -85,34 +85,18 @@ struct RunValues {
   /// Bytes that those of n elements take.
   int64_t bytes(int64_t n, int64_t item) const {
     if (size == 0) return 0;
-    return repeated ? n * item + kShortRun : n / size * std::max(item, int64_t{sizeof(float)});
+    return repeated ? n * item : n / size * std::max(item, int64_t{sizeof(float)});
   }
   /// Those of n elements from the one at `from` on, as a kernel takes them.
   void fill(const Tensor& t, int64_t from, int64_t n, void* to) const {
-    const auto copy = [&]<class T>(const T* all) {
-      using Bits = std::conditional_t<sizeof(T) == 2, uint16_t, T>;
-      if (repeated) repeat(reinterpret_cast<const Bits*>(all + from), n, static_cast<Bits*>(to));
-      else widen(all + from, n / size, to);
-    };
-    switch (itemsize(t.dtype())) {
-      case 1: return copy(static_cast<const uint8_t*>(t.data_ptr()));
-      case 2: return copy(static_cast<const bfloat16*>(t.data_ptr()));
-      case 4: return copy(static_cast<const uint32_t*>(t.data_ptr()));
-      default: return copy(static_cast<const uint64_t*>(t.data_ptr()));
-    }
-  }
-
- private:
-  /// to[i] = from[i / size · step] for i < n. kShortRun bytes behind are overwritten.
-  template <class T>
-  void repeat(const T* from, int64_t n, T* to) const {
-    for (int64_t i = 0; i < n; i += size, from += step)
-      std::fill_n(to + i, kShortRun / sizeof(T), *from);
-  }
-  template <class T>
-  void widen(const T* from, int64_t n, void* to) const {
-    using Value = std::conditional_t<std::is_same_v<T, bfloat16>, float, T>;
-    for (int64_t i = 0; i < n; ++i) static_cast<Value*>(to)[i] = static_cast<Value>(from[i * step]);
+    const int64_t values = n / size, item = itemsize(t.dtype());
+    const auto* first = static_cast<const std::byte*>(t.data_ptr(from));
+    auto* const filled = static_cast<std::byte*>(to);
+    if (repeated) return detail::repeat_run(filled, size, first, step, values, item);
+    if (t.dtype() != DType::bf16) return detail::copy_run(filled, 1, first, step, values, item);
+    for (int64_t i = 0; i < values; ++i)
+      static_cast<float*>(to)[i] =
+          static_cast<float>(reinterpret_cast<const bfloat16*>(first)[i * step]);
   }
 };
 

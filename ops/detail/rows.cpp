@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "quern/ops/kernels/pack/matrix.h"
 #include "quern/tensor/divide.h"
 #include "quern/tensor/raw.h"
 
@@ -55,6 +56,36 @@ void rows_of(const Along& s, const T* x, const T* dy, T* y, FunctionRef<void(con
   });
 }
 
+constexpr int64_t kStrip = 64;  // a column kernel's step: four vectors of AVX-512
+
+const void* offset(const void* p, int64_t bytes) {
+  return static_cast<const std::byte*>(p) + bytes;
+}
+void* offset(void* p, int64_t bytes) { return static_cast<std::byte*>(p) + bytes; }
+
+/// for_each_column of adjacent rows.
+void turned(const Along& s, int64_t itemsize, const void* x, const void* dy, void* y,
+            FunctionRef<void(const ColumnData&)> body) {
+  const int64_t row = s.n * itemsize, size = kStrip * row;
+  const int64_t group = std::max<int64_t>(1, kGrain / (kStrip * s.n));
+  parallel_chunks(ceil_div(s.outer, kStrip), group, [&](int64_t begin, int64_t end) {
+    const Workspace scratch(3 * size);
+    for (int64_t first = begin * kStrip; first < std::min(end * kStrip, s.outer); first += kStrip) {
+      const int64_t count = std::min(kStrip, s.outer - first);
+      const auto columns_of = [&](const void* rows, int64_t i) -> const void* {
+        if (!rows) return nullptr;
+        void* const to = offset(scratch.as<void>(), i * size);
+        kernels::copy_matrix(itemsize, offset(rows, first * row), 1, s.n, to, kStrip, s.n, count);
+        return to;
+      };
+      void* const results = y ? offset(scratch.as<void>(), 2 * size) : nullptr;
+      body({first, count, kStrip, columns_of(x, 0), columns_of(dy, 1), results});
+      if (y)
+        kernels::copy_matrix(itemsize, results, 1, kStrip, offset(y, first * row), s.n, count, s.n);
+    }
+  });
+}
+
 }  // namespace
 
 Along along(const Tensor& dense, int dim) {
@@ -83,15 +114,19 @@ void for_each_row(const Along& shape, int64_t itemsize, const void* x, const voi
   }
 }
 
-void for_each_strip(const Along& s, FunctionRef<void(int64_t, int64_t)> body) {
-  constexpr int64_t kStrip = 64;  // a kernel's step: four vectors of AVX-512
+void for_each_column(const Along& s, int64_t itemsize, const void* x, const void* dy, void* y,
+                     FunctionRef<void(const ColumnData&)> body) {
+  if (s.inner == 1) return turned(s, itemsize, x, dy, y, body);
+  const auto at = [=](auto* p, int64_t item) { return p ? offset(p, item * itemsize) : nullptr; };
   const int64_t wanted = std::max(kStrip, kGrain / s.n / kStrip * kStrip);
   const int64_t columns = std::min(wanted, s.inner), strips = ceil_div(s.inner, columns);
   const int64_t group = std::max<int64_t>(1, kGrain / (s.n * columns));
   parallel_chunks(s.outer * strips, group, [&](int64_t begin, int64_t end) {
     for (int64_t cell = begin; cell < end; ++cell) {
-      const int64_t i = cell % strips * columns;
-      body(cell / strips * s.n * s.inner + i, std::min(columns, s.inner - i));
+      const int64_t o = cell / strips, i = cell % strips * columns;
+      const int64_t first = o * s.n * s.inner + i;
+      body({o * s.inner + i, std::min(columns, s.inner - i), s.inner, at(x, first), at(dy, first),
+            at(y, first)});
     }
   });
 }

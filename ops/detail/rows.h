@@ -34,12 +34,23 @@ struct RowData {
 void for_each_row(const Along& shape, int64_t itemsize, const void* x, const void* dy, void* y,
                   FunctionRef<void(const RowData&)> body, int64_t at_once = 1);
 
-/// Calls body(first, columns) on parts of the columns of [outer][n][inner], in parallel: `first` is
-/// the element they begin at in the first of their n rows, which are `inner` apart.
-void for_each_strip(const Along& shape, FunctionRef<void(int64_t, int64_t)> body);
-/// Are columns long enough side by side for that, rather than to be gathered as rows?
-inline bool goes_by_strips(const Along& shape) {
-  return shape.inner >= 8 && shape.n <= kernels::kMostRows;
+/// What a column kernel sees of rows: element k of row i at [k·stride + i].
+struct ColumnData {
+  int64_t index;  // of the first row
+  int64_t count, stride;
+  const void *x, *dy;
+  void* y;
+};
+
+/// The same by columns, in parallel: of rows that lie side by side, or of short ones, which are
+/// transposed into scratch, and y from it.
+void for_each_column(const Along& shape, int64_t itemsize, const void* x, const void* dy, void* y,
+                     FunctionRef<void(const ColumnData&)> body);
+/// Are there enough rows side by side for that, or are they too short to keep the lanes of a row
+/// kernel busy: `short_row` elements at most?
+inline bool goes_by_columns(const Along& shape, int64_t short_row) {
+  const bool is_short = shape.inner == 1 && shape.n <= short_row && shape.outer >= 16;
+  return is_short || (shape.inner >= 8 && shape.n <= kernels::kMostRows);
 }
 
 /// The gradient of taking elements along a dimension: zeros of this shape and format, in dy's

@@ -146,8 +146,7 @@ TEST_CASE("row kernels are within their bounds") {
 
 TEST_CASE("several rows at once are each as by itself") {
   const auto takes_several = [](const RowKernel& kernel) {
-    return kernel.op != RowOp::max && kernel.op != RowOp::sum_rows &&
-           kernel.op != RowOp::cross_entropy_backward;
+    return kernel.op != RowOp::sum_rows && kernel.op != RowOp::cross_entropy_backward;
   };
   each_runnable(table<RowKernel>(), takes_several, [](const RowKernel& kernel) {
     CAPTURE(std::string(kernel.name));
@@ -159,21 +158,26 @@ TEST_CASE("several rows at once are each as by itself") {
         Buffer dy(dtype, uniform(count * n, -1, 1, dtype, 2));
         const int64_t outs = kernel.op == RowOp::log_sum_exp ? 2 : 1;
         Buffer y(dtype, count * n), out(wide, outs * count);
+        Buffer index(DType::i64, count), index_alone(DType::i64, count);
         kernel.run({.n = n,
                     .count = count,
                     .x = x.data(),
                     .dy = dy.data(),
                     .y = y.data(),
-                    .out = out.data()});
+                    .out = out.data(),
+                    .index = static_cast<int64_t*>(index.data())});
         CHECK(y.guarded());
         CHECK(out.guarded());
+        CHECK(index.guarded());
         Buffer y_alone(dtype, count * n), out_alone(wide, outs * count);
         for (int64_t r = 0; r < count; ++r)
           kernel.run({.n = n,
                       .x = x.at(r * n),
                       .dy = dy.at(r * n),
                       .y = y_alone.at(r * n),
-                      .out = out_alone.at(r * outs)});
+                      .out = out_alone.at(r * outs),
+                      .index = static_cast<int64_t*>(index_alone.at(r))});
+        CHECK(index.values() == index_alone.values());
         CHECK(y.values() == y_alone.values());
         CHECK(out.values() == out_alone.values());
       }

@@ -266,6 +266,29 @@ TEST_CASE("softmax against its definition") {
   CHECK_EQ(softmax(zeros({0, 3}), 1).shape(), Shape{0, 3});
 }
 
+TEST_CASE("short rows, some and many, have the bits of columns") {
+  const auto turned = [](const Tensor& t) { return raw::contiguous(raw::transpose(t, 0, 1)); };
+  for (const DType dtype : {DType::f64, DType::f32, DType::bf16})
+    for (const int64_t n : {1, 2, 10, 24})
+      for (const int64_t rows : {16, 63, 64, 65, 200}) {
+        CAPTURE(n);
+        CAPTURE(rows);
+        const auto check = [&](auto f, const Tensor& dy) {
+          const Tensor x = random({rows, n}, 3, dtype).requires_grad_();
+          const Tensor columns = turned(x.detach()).requires_grad_();
+          const Tensor y = f(x, 1), by_columns = f(columns, 0);
+          y.backward(dy);
+          by_columns.backward(y.dim() == 2 ? turned(dy) : dy);
+          CHECK(list(y) == list(y.dim() == 2 ? turned(by_columns) : by_columns));
+          CHECK(list(x.grad()) == list(turned(columns.grad())));
+        };
+        check([](const Tensor& t, int d) { return softmax(t, d); }, random({rows, n}, 4, dtype));
+        check([](const Tensor& t, int d) { return log_softmax(t, d); },
+              random({rows, n}, 5, dtype));
+        check([](const Tensor& t, int d) { return max(t, d).values; }, random({rows}, 6, dtype));
+      }
+}
+
 TEST_CASE("gradients") {
   for (const auto format : {kFirst, kLast}) {
     const Tensor x = leaf({2, 3, 4, 5}, 1, format);

@@ -138,6 +138,17 @@ TEST_CASE("copy_: slices, permutations and broadcasts of up to eight dimensions"
   check_copy(empty({300, 400}), raw::slice(numbers({300, 900}, DType::f32), 1, 1, 801, 2));
 }
 
+TEST_CASE("copy_: values repeated in short runs, and nothing behind them") {
+  for (const DType dtype : {DType::u8, DType::bf16, DType::f32, DType::f64})
+    for (const int64_t run : {2, 3, 4, 5, 8, 15, 16, 17, 33, 300})
+      for (const int64_t values : {1, 2, 3, 20, 9001}) {
+        const Tensor longer = numbers({values * run + 40}, dtype);
+        const Tensor dst = raw::as_strided(longer, {values, run}, {run, 1}, 0);
+        check_copy(dst, numbers({values, 1}, dtype));
+        check_copy(dst, raw::slice(numbers({values, 2}, dtype), 1, 1, 2));
+      }
+}
+
 TEST_CASE("copy_: random views agree with the walk") {
   Generator generator(11);
   for (int round = 0; round < 200; ++round) {

@@ -35,8 +35,8 @@ inline int64_t rows_at_once(int64_t n) {
 
 struct Row {
   int64_t n;  // at least 1
-  /// Rows of x, dy and y, and results in out, that follow each other: up to rows_at_once(n); 1 for
-  /// sum_rows, max and cross_entropy_backward.
+  /// Rows of x, dy and y, and results in out and index, that follow each other: up to
+  /// rows_at_once(n); 1 for sum_rows and cross_entropy_backward.
   int64_t count = 1;
   const void* x = nullptr;       // T[n]; sum_rows: T[rows][n]
   const void* dy = nullptr;      // T[n]

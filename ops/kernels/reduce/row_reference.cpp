@@ -109,6 +109,7 @@ void on(const Row& rows) {
     row.x = of_row(static_cast<const T*>(rows.x)), row.dy = of_row(static_cast<const T*>(rows.dy));
     row.y = of_row(static_cast<T*>(rows.y));
     row.out = rows.out ? static_cast<Accumulator<T>*>(rows.out) + r * results : nullptr;
+    row.index = rows.index ? rows.index + r : nullptr;
     f(View<T>{row});
   }
 }

@@ -128,22 +128,28 @@ void sum_rows(const Row& row) {
   });
 }
 
+/// The first place of the largest of n, or of a NaN.
 template <class T>
-void max(const Row& row) {
+int64_t place_of(int64_t n, const T* x, float largest) {
   using F = Vec<float>;
   constexpr int64_t width = kLanes<T>;
-  const T* x = static_cast<const T*>(row.x);
-  const float largest = max_of(row.n, x);
-  *static_cast<float*>(row.out) = largest;
+  constexpr float numbers[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  const auto found = [=](F v) { return (v == F(largest)) | xsimd::isnan(v); };
+  int64_t i = 0;
+  while (i + width <= n && !xsimd::any(found(load(x + i)))) i += width;
+  // Where all are -∞ lanes beyond n are as large, but not the first.
+  const F v = i + width <= n ? load(x + i) : FirstLanes{n - i}.load(x + i, F(-kInfinity));
+  const F lane = xsimd::select(found(v), load(numbers), F(static_cast<float>(width)));
+  return i + static_cast<int64_t>(across(lane, [](auto a, auto b) { return a < b ? a : b; }));
+}
 
-  int64_t i = 0;  // the vector it is in, then the lane
-  const auto has = [=](F v) { return xsimd::any((v == F(largest)) | xsimd::isnan(v)); };
-  while (i + width <= row.n && !has(load(x + i))) i += width;
-  float lane[width];
-  store(lane, i + width <= row.n ? load(x + i) : load_n(x + i, row.n - i));
-  int64_t k = 0;
-  while (!(lane[k] == largest || lane[k] != lane[k])) ++k;
-  *row.index = i + k;
+template <class T>
+void max(const Row& rows) {
+  float* largest = static_cast<float*>(rows.out);
+  each_row<T>(rows, [&](int64_t r, const T* x, auto, auto) { largest[r] = max_of(rows.n, x); });
+  each_row<T>(rows, [&](int64_t r, const T* x, auto, auto) {
+    rows.index[r] = place_of(rows.n, x, largest[r]);
+  });
 }
 
 /// exp(x - shift) of all rows, or of what a long one begins with, is kept from the step that adds
