@@ -61,26 +61,26 @@ constexpr int64_t kShortRun = 16;
 /// Runs of more elements gain nothing by going to a kernel together.
 constexpr int64_t kLargestRun = kGrain / 2;
 
-/// The values of one operand, each of which serves a run of y and of the other operand, where the
-/// runs follow each other: a kernel gets many of them at once. Short ones it gets as one, for which
-/// the values are repeated.
+/// The values of one operand, each of which serves a run of y and of the other operand: a kernel
+/// gets many runs at once. Short ones it gets as one, for which the values are repeated.
 struct RunValues {
   int64_t size = 0, step = 0;  // of a run, 0 where there are none; from a value to the next
-  int64_t Place::*of = nullptr;
+  int64_t dense_step = 0;      // from a run of the other operand to the next
   bool repeated = false;
+  int64_t Place::*of = nullptr;
 
   /// Makes one run of all, in which that operand does not move.
   static RunValues take(Loops& nest, int64_t item) {
     const Loops::Axis run = nest.inner();
     if (nest.count() < 2 || (run.a != 0 && run.b != 0) || run.size > kLargestRun) return {};
     Loops::Axis& runs = nest[nest.count() - 2];
+    if (runs.y != run.size) return {};
     const bool of_a = run.a == 0;
-    if (runs.y != run.size || (of_a ? runs.b : runs.a) != run.size) return {};
-    const RunValues taken{run.size, of_a ? runs.a : runs.b, of_a ? &Place::a : &Place::b,
-                          run.size * item <= kShortRun};
+    const int64_t step = of_a ? runs.a : runs.b, dense_step = of_a ? runs.b : runs.a;
+    const bool repeated = dense_step == run.size && run.size * item <= kShortRun;
     runs = {run, runs.size * run.size};
     nest.drop_inner();
-    return taken;
+    return {run.size, step, dense_step, repeated, of_a ? &Place::a : &Place::b};
   }
   /// Bytes that those of n elements take.
   int64_t bytes(int64_t n, int64_t item) const {
@@ -123,17 +123,21 @@ void run_nest(Loops nest, const Tensor& y, const Tensor& a, const Tensor& b, Run
     const Workspace filled(values.bytes(std::min(cell, run.size), item));
     for (int64_t i = begin; i < end; ++i) {
       const int64_t first = part * cell, n = std::min(cell, run.size - first);
-      const Place at = walk.at(first);
+      const Place at = walk.at(0);
+      const int64_t skipped = values.size > 0 ? first / values.size : 0;  // runs
       float widened;
       const auto operand = [&](const Tensor& t, int64_t Place::*of) -> const void* {
-        if (run.*of != 0) return t.data_ptr(at.*of);
-        if (values.of != of) return scalar_at(t, at.*of, widened);
-        values.fill(t, at.*of + first / values.size * values.step, n, filled.as<void>());
-        return filled.as<void>();
+        if (values.of == of) {
+          values.fill(t, at.*of + skipped * values.step, n, filled.as<void>());
+          return filled.as<void>();
+        }
+        if (run.*of == 0) return scalar_at(t, at.*of, widened);
+        return t.data_ptr(at.*of + (values.size > 0 ? skipped * values.dense_step : first));
       };
       const bool several = values.size > 0 && !values.repeated;
-      run_kernel(several ? Runs(values.size, n / values.size) : Runs(n), operand(a, &Place::a),
-                 operand(b, &Place::b), out + at.y * itemsize(y.dtype()), mode);
+      const Runs taken = several ? Runs(values.size, n / values.size, values.dense_step) : Runs(n);
+      run_kernel(taken, operand(a, &Place::a), operand(b, &Place::b),
+                 out + (at.y + first) * itemsize(y.dtype()), mode);
       if (++part == parts) part = 0, walk.next();
     }
   });
@@ -200,7 +204,7 @@ void binary_into(std::string_view op, Binary f, const Tensor& y, const Tensor& a
   VerboseOp line(op);
   const BinaryKernel& kernel = select_binary(op, f, y.dtype());
   detail::report(line, kernel.name, y, a.nbytes() + b.nbytes() + y.nbytes());
-  broadcast(y, a, b, [&](Runs n, const void* from, const void* other, void* to, Run mode) {
+  broadcast(y, a, b, [&](const Runs& n, const void* from, const void* other, void* to, Run mode) {
     kernel.run(n, from, other, to, mode, p, q);
   });
 }
@@ -277,7 +281,7 @@ Tensor compare(std::string_view op, Comparison f, const Tensor& a, const Tensor&
   detail::report(line, kernel.name, y, a.nbytes() + b.nbytes() + y.nbytes());
   if (y.numel() > 0)
     broadcast(y, to(a, dtype), to(b, dtype),
-              [&](Runs n, const void* from, const void* other, void* out, Run mode) {
+              [&](const Runs& n, const void* from, const void* other, void* out, Run mode) {
                 kernel.run(n, from, other, static_cast<bool*>(out), mode);
               });
   return y;

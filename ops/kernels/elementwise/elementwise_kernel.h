@@ -27,10 +27,12 @@ enum class Comparison : uint8_t {
 #include "quern/ops/kernels/elementwise/ops.inc"
 };
 
-/// Runs of `size` elements, one after the other.
+/// Runs of `size` elements: of y one after the other, of a dense operand `step` elements apart, 0
+/// where one run serves all; of two dense operands one after the other, too.
 struct Runs {
-  int64_t size, count;
-  constexpr Runs(int64_t n, int64_t runs = 1) : size(n), count(runs) {}
+  int64_t size, count, step;
+  constexpr Runs(int64_t n) : Runs(n, 1, n) {}
+  constexpr Runs(int64_t n, int64_t runs, int64_t step) : size(n), count(runs), step(step) {}
   constexpr int64_t elements() const { return size * count; }
 };
 
@@ -52,7 +54,7 @@ struct BinaryKernel {
   Isa isa;
   Binary op;
   DType dtype;
-  void (*run)(Runs n, const void* a, const void* b, void* y, Run mode, double p, double q);
+  void (*run)(const Runs& n, const void* a, const void* b, void* y, Run mode, double p, double q);
 };
 
 /// y[i] = a[i] op b[i], of operands as BinaryKernel's. NaN is unequal to all.
@@ -61,7 +63,7 @@ struct ComparisonKernel {
   Isa isa;
   Comparison op;
   DType dtype;  // of a and b
-  void (*run)(Runs n, const void* a, const void* b, bool* y, Run mode);
+  void (*run)(const Runs& n, const void* a, const void* b, bool* y, Run mode);
 };
 
 /// y[i] = condition[i] ? a[i] : b[i], of elements of `item` bytes; a scalar operand is one, too.

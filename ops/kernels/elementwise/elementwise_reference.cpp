@@ -149,27 +149,28 @@ void unary(int64_t n, const void* x_, void* y_, double p_, double q_) {
   for (int64_t i = 0; i < n; ++i) y[i] = static_cast<T>(f(static_cast<Compute<T>>(x[i]), p, q));
 }
 
-/// Element i of an operand, which may be one value a run of n.
+/// Element i of an operand, which may be one value a run.
 template <class T>
-Compute<T> operand(const void* p, bool scalar, int64_t i, int64_t n) {
-  return scalar ? static_cast<Compute<T>>(static_cast<const ScalarOperand<T>*>(p)[i / n])
-                : static_cast<Compute<T>>(static_cast<const T*>(p)[i]);
+Compute<T> operand(const void* p, bool scalar, int64_t i, const Runs& n) {
+  const int64_t run = i / n.size;
+  return scalar ? static_cast<Compute<T>>(static_cast<const ScalarOperand<T>*>(p)[run])
+                : static_cast<Compute<T>>(static_cast<const T*>(p)[run * n.step + i % n.size]);
 }
 
 template <class T, auto f>
-void binary(Runs n, const void* a, const void* b, void* y_, Run mode, double p_, double q_) {
+void binary(const Runs& n, const void* a, const void* b, void* y_, Run mode, double p_, double q_) {
   T* y = static_cast<T*>(y_);
   const Compute<T> p = bound<T>(p_), q = bound<T>(q_);
   for (int64_t i = 0; i < n.elements(); ++i)
-    y[i] = static_cast<T>(f(operand<T>(a, mode == Run::scalar_dense, i, n.size),
-                            operand<T>(b, mode == Run::dense_scalar, i, n.size), p, q));
+    y[i] = static_cast<T>(f(operand<T>(a, mode == Run::scalar_dense, i, n),
+                            operand<T>(b, mode == Run::dense_scalar, i, n), p, q));
 }
 
 template <class T, auto f>
-void comparison(Runs n, const void* a, const void* b, bool* y, Run mode) {
+void comparison(const Runs& n, const void* a, const void* b, bool* y, Run mode) {
   for (int64_t i = 0; i < n.elements(); ++i)
-    y[i] = f(operand<T>(a, mode == Run::scalar_dense, i, n.size),
-             operand<T>(b, mode == Run::dense_scalar, i, n.size));
+    y[i] = f(operand<T>(a, mode == Run::scalar_dense, i, n),
+             operand<T>(b, mode == Run::dense_scalar, i, n));
 }
 
 template <class Word>

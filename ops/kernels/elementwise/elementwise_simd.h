@@ -136,14 +136,16 @@ void unary(int64_t n, const void* x_, void* y_, double p_, double q_) {
   }
 }
 
-/// body(first element, value) of each run.
-template <class Body>
-void each_run(Runs n, const float* values, Body body) {
-  for (int64_t r = 0; r < n.count; ++r) body(r * n.size, values[r]);
+/// body(value, dense operand, results) of each run.
+template <class T, class Y, class Body>
+void each_run(const Runs& n, const void* values, const T* dense, Y* y, Body body) {
+  for (int64_t r = 0; r < n.count; ++r)
+    body(static_cast<const float*>(values)[r], dense + r * n.step, y + r * n.size);
 }
 
 template <class T, auto f>
-void binary(Runs n, const void* a_, const void* b_, void* y_, Run mode, double p_, double q_) {
+void binary(const Runs& n, const void* a_, const void* b_, void* y_, Run mode, double p_,
+            double q_) {
   using F = Vec<float>;
   const T *a = static_cast<const T*>(a_), *b = static_cast<const T*>(b_);
   T* y = static_cast<T*>(y_);
@@ -153,15 +155,15 @@ void binary(Runs n, const void* a_, const void* b_, void* y_, Run mode, double p
       lanes.store(y + i, f(lanes.load(a + i), lanes.load(b + i), p, q));
     });
   } else if (mode == Run::scalar_dense) {
-    each_run(n, static_cast<const float*>(a_), [=](int64_t first, float value) {
-      each_vector<T>(n.size, [=, same = F(value)](int64_t i, int, auto lanes) {
-        lanes.store(y + first + i, f(same, lanes.load(b + first + i), p, q));
+    each_run(n, a_, b, y, [=](F value, const T* from, T* to) {
+      each_vector<T>(n.size, [=](int64_t i, int, auto lanes) {
+        lanes.store(to + i, f(value, lanes.load(from + i), p, q));
       });
     });
   } else {
-    each_run(n, static_cast<const float*>(b_), [=](int64_t first, float value) {
-      each_vector<T>(n.size, [=, same = F(value)](int64_t i, int, auto lanes) {
-        lanes.store(y + first + i, f(lanes.load(a + first + i), same, p, q));
+    each_run(n, b_, a, y, [=](F value, const T* from, T* to) {
+      each_vector<T>(n.size, [=](int64_t i, int, auto lanes) {
+        lanes.store(to + i, f(lanes.load(from + i), value, p, q));
       });
     });
   }
@@ -186,17 +188,17 @@ float widened_at(const T* p, int64_t i) {
 }
 
 template <class T, auto f>
-void comparison(Runs n, const void* a_, const void* b_, bool* __restrict y, Run mode) {
+void comparison(const Runs& n, const void* a_, const void* b_, bool* __restrict y, Run mode) {
   const T *a = static_cast<const T*>(a_), *b = static_cast<const T*>(b_);
   if (mode == Run::dense_dense) {
     for (int64_t i = 0; i < n.elements(); ++i) y[i] = f(widened_at(a, i), widened_at(b, i));
   } else if (mode == Run::scalar_dense) {
-    each_run(n, static_cast<const float*>(a_), [=](int64_t first, float same) {
-      for (int64_t i = first; i < first + n.size; ++i) y[i] = f(same, widened_at(b, i));
+    each_run(n, a_, b, y, [=](float value, const T* from, bool* __restrict to) {
+      for (int64_t i = 0; i < n.size; ++i) to[i] = f(value, widened_at(from, i));
     });
   } else {
-    each_run(n, static_cast<const float*>(b_), [=](int64_t first, float same) {
-      for (int64_t i = first; i < first + n.size; ++i) y[i] = f(widened_at(a, i), same);
+    each_run(n, b_, a, y, [=](float value, const T* from, bool* __restrict to) {
+      for (int64_t i = 0; i < n.size; ++i) to[i] = f(widened_at(from, i), value);
     });
   }
 }
