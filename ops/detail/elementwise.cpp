@@ -82,21 +82,26 @@ struct RunValues {
     nest.drop_inner();
     return {run.size, step, dense_step, repeated, of_a ? &Place::a : &Place::b};
   }
-  /// Bytes that those of n elements take.
-  int64_t bytes(int64_t n, int64_t item) const {
-    if (size == 0) return 0;
-    return repeated ? n * item : n / size * std::max(item, int64_t{sizeof(float)});
+  /// Does a kernel take them where they are?
+  bool in_place(DType dtype) const { return !repeated && step == 1 && dtype != DType::bf16; }
+  /// Bytes of scratch that those of n elements take.
+  int64_t bytes(int64_t n, DType dtype) const {
+    if (size == 0 || in_place(dtype)) return 0;
+    return repeated ? n * itemsize(dtype)
+                    : n / size * std::max(itemsize(dtype), int64_t{sizeof(float)});
   }
   /// Those of n elements from the one at `from` on, as a kernel takes them.
-  void fill(const Tensor& t, int64_t from, int64_t n, void* to) const {
+  const void* fill(const Tensor& t, int64_t from, int64_t n, std::byte* to) const {
+    if (in_place(t.dtype())) return t.data_ptr(from);
     const int64_t values = n / size, item = itemsize(t.dtype());
     const auto* first = static_cast<const std::byte*>(t.data_ptr(from));
-    auto* const filled = static_cast<std::byte*>(to);
-    if (repeated) return detail::repeat_run(filled, size, first, step, values, item);
-    if (t.dtype() != DType::bf16) return detail::copy_run(filled, 1, first, step, values, item);
-    for (int64_t i = 0; i < values; ++i)
-      static_cast<float*>(to)[i] =
-          static_cast<float>(reinterpret_cast<const bfloat16*>(first)[i * step]);
+    if (repeated) detail::repeat_run(to, size, first, step, values, item);
+    else if (t.dtype() != DType::bf16) detail::copy_run(to, 1, first, step, values, item);
+    else
+      for (int64_t i = 0; i < values; ++i)
+        reinterpret_cast<float*>(to)[i] =
+            static_cast<float>(reinterpret_cast<const bfloat16*>(first)[i * step]);
+    return to;
   }
 };
 
@@ -120,17 +125,15 @@ void run_nest(Loops nest, const Tensor& y, const Tensor& a, const Tensor& b, Run
   parallel_chunks(runs * parts, group, [&](int64_t begin, int64_t end) {
     Loops::Walk walk(nest, begin / parts);
     int64_t part = begin % parts;
-    const Workspace filled(values.bytes(std::min(cell, run.size), item));
+    const Workspace filled(values.bytes(std::min(cell, run.size), a.dtype()));
     for (int64_t i = begin; i < end; ++i) {
       const int64_t first = part * cell, n = std::min(cell, run.size - first);
       const Place at = walk.at(0);
       const int64_t skipped = values.size > 0 ? first / values.size : 0;  // runs
       float widened;
       const auto operand = [&](const Tensor& t, int64_t Place::*of) -> const void* {
-        if (values.of == of) {
-          values.fill(t, at.*of + skipped * values.step, n, filled.as<void>());
-          return filled.as<void>();
-        }
+        if (values.of == of)
+          return values.fill(t, at.*of + skipped * values.step, n, filled.as<std::byte>());
         if (run.*of == 0) return scalar_at(t, at.*of, widened);
         return t.data_ptr(at.*of + (values.size > 0 ? skipped * values.dense_step : first));
       };
