@@ -29,7 +29,8 @@ MaxResult max_kept(std::string_view op, const Tensor& x, int dim) {
   report(line, kernel ? kernel->name : "scan", x, bytes);
   const Along s = along(x, dim);
   int64_t* const indices = y.indices.out<int64_t>();
-  if (is_floating(x.dtype()) && goes_by_columns(s, 64)) {
+  constexpr int64_t kShort = 64;  // a row kernel goes over each row twice, for the place
+  if (is_floating(x.dtype()) && goes_by_columns(s, kShort)) {
     const ColumnKernel& by_columns = select_column(op, ColumnOp::max, x.dtype());
     report(line, by_columns.name, x, bytes);
     for_each_column(s, itemsize(x.dtype()), x.data_ptr(), nullptr, nullptr,

@@ -30,7 +30,7 @@ Tensor map_along(std::string_view op, Function f, const Tensor& x, int dim, cons
   const int64_t bytes = (dy.defined() ? 3 : 2) * x.nbytes();
   const int64_t item = itemsize(x.dtype());
   const void* const of_dy = dy.defined() ? dy.data_ptr() : nullptr;
-  if (goes_by_columns(s, 24)) {
+  if (goes_by_columns(s, kShortRow)) {
     const ColumnKernel& kernel = select_column(op, f.column, x.dtype());
     report(line, kernel.name, x, bytes);
     for_each_column(s, item, x.data_ptr(), of_dy, y.out_ptr(), [&](const ColumnData& c) {

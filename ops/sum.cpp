@@ -68,7 +68,7 @@ Tensor sum_along(std::string_view op, const Tensor& x, const Along& s) {
   const int64_t part = row ? kRow : kRows, parts = (s.n + part - 1) / part;
   const int64_t strip = row ? 1 : std::min(s.inner, kColumns);
   const int64_t strips = (s.inner + strip - 1) / strip;
-  const bool by_columns = row && goes_by_columns(s, 24);
+  const bool by_columns = row && goes_by_columns(s, kShortRow);
   const RowKernel& kernel =
       select_row(op, row && !by_columns ? RowOp::sum : RowOp::sum_rows, dtype);
   VerboseOp line(op);

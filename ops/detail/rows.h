@@ -46,6 +46,8 @@ struct ColumnData {
 /// transposed into scratch, and y from it.
 void for_each_column(const Along& shape, int64_t itemsize, const void* x, const void* dy, void* y,
                      FunctionRef<void(const ColumnData&)> body);
+/// The longest rows of softmax and sums that gain by the transpose.
+constexpr int64_t kShortRow = 24;
 /// Are there enough rows side by side for that, or are they too short to keep the lanes of a row
 /// kernel busy: `short_row` elements at most?
 inline bool goes_by_columns(const Along& shape, int64_t short_row) {
