@@ -30,6 +30,8 @@ inline constexpr int64_t kLine = 64;
 inline int64_t read_by_products() { return l3() / 8; }
 /// Or what does little else than read, just after it was written, finds none of it there.
 inline int64_t read_at_once() { return l3() / 2; }
+/// Or of which too little is left there, whoever reads it, to pay for what it evicts.
+inline int64_t larger_than_caches() { return l3() / 4 * 3; }
 /// Does an output, of rows that are `pitch` bytes, bypass the caches from `least` bytes on?
 /// Non-temporal stores write it without a write-allocate, which reads each line before it is
 /// overwritten, and without evicting others, but whole lines only.

@@ -65,7 +65,7 @@ TileOutput<T>::TileOutput(const Epilogue& epilogue, const GemmKernel& gemm,
       output_(output),
       bypasses_(strides.c == 1 && epilogue.residual != output &&
                 cache::bypassed(output, images * strides.n * kItem, strides.x * kItem,
-                                cache::read_at_once())),
+                                cache::larger_than_caches())),
       adds_in_place_(epilogue.residual == output && epilogue.kind == Kind::activate &&
                      !epilogue.map.shift && epilogue.activation == Activation::none),
       kernel_(select_tile_kernel(dtype_of<T>)),
@@ -115,7 +115,7 @@ void TileOutput<T>::complete(GemmTile& tile, int64_t channel, int64_t offset, T*
   const bool completes = in_registers(tile.batch, sums);
   const bool streams =
       bypasses_ && !tile.accumulate && n == gemm_.nr && channel * kItem % cache::kLine == 0;
-  if (tile.c == output_ + offset && epilogue_.kind == Kind::store && !(streams && completes)) {
+  if (tile.c == output_ + offset && epilogue_.kind == Kind::store && !completes) {
     if (tile.batch > 0) gemm_.run(tile);
     return;
   }

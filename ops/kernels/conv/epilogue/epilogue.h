@@ -68,8 +68,8 @@ class TileOutput {
   using Acc = Accumulator<T>;
   using Kind = Epilogue::Kind;
 
-  /// `pixel`: elements between the rows of a tile in the output, which has so many images.
-  /// `blocks` cells add to a channel's sums.
+  /// `pixel`: elements between the rows of a tile in the output, which has so many images as
+  /// `strides` has them (rows of several may be one's). `blocks` cells add to a channel's sums.
   TileOutput(const Epilogue& epilogue, const GemmKernel& gemm, const ImageStrides& strides,
              int64_t pixel, int64_t images, int64_t channels, int64_t blocks, T* output);
 

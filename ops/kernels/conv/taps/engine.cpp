@@ -106,7 +106,7 @@ TapEngine<T, Operand>::TapEngine(const TapPlan& plan, const T* source, const Ope
       map_(map),
       to_(output),
       shared_(plan_.grid.count() * conv_.groups * plan_.shared_items * plan_.item),
-      output_(epilogue, gemm_, plan_.out_strides, plan_.output_pixel, plan_.problem.n,
+      output_(epilogue, gemm_, plan_.out_strides, plan_.output_pixel, conv_.images,
               plan_.output_total, plan_.grid.count(), output),
       direct_(output_.direct()),
       scratch_(copies() ? plan_.scratch_items(plan_.grid[0]) : 0),

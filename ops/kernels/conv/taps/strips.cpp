@@ -102,7 +102,7 @@ class StripEngine {
         source_(static_cast<const T*>(operands.source)),
         packed_(static_cast<const bfloat16*>(operands.packed)),
         map_(operands.map),
-        output_(epilogue, gemm_, plan.out_strides, plan.output_pixel, plan.problem.n,
+        output_(epilogue, gemm_, plan.out_strides, plan.output_pixel, plan.conv.images,
                 plan.output_total, plan.grid.count(), static_cast<T*>(operands.output)),
         scratch_(plan.in_place ? 0 : plan.scratch_items(copied(plan.grid[0], 0))),
         held_(static_cast<size_t>(num_threads()), -1),
