@@ -46,7 +46,7 @@ class DepthwiseEngine {
         direct_(plain_ && out_strides_.c == 1 && outputs_ >= kDepthwiseChannels),
         moments_(epilogue.kind == Epilogue::Kind::moments && out_strides_.c == 1 &&
                  outputs_ >= kDepthwiseChannels && plan.group == 1 && !index_),
-        slides_(direct_ && plan.slides && !cache::collides(out_strides_.x * item_that_collides()) &&
+        slides_(direct_ && plan.slides && !pixels_collide() &&
                 (x_.stride() == 1 || !source_.streams_past(cache::l2())) &&
                 output_bytes() < cache::read_at_once()),
         bypasses_(!slides_ &&
@@ -72,10 +72,17 @@ class DepthwiseEngine {
   }
 
  private:
-  /// Bytes of a channel, as cache::collides() is to count them. Where pixels of bf16 are 512 bytes
-  /// apart, windows that slide do not find the second half of a line any more, and loops over two
-  /// vectors, of three taps, do: there it counts as f32.
-  int64_t item_that_collides() const { return p_.kw == 3 ? int64_t{sizeof(float)} : kItem; }
+  /// Do pixels lie so far apart that windows which slide do not find again what is in L1? Where
+  /// pixels of bf16 are 512 bytes apart, they do not find the second half of a line, and loops over
+  /// two vectors, of three taps, do: there a channel counts as f32. And eight pixels of 512 bytes
+  /// are a way: of three taps, a row of sums reads nine and stores seven, which must not wait for
+  /// what comes from beyond L2.
+  bool pixels_collide() const {
+    const bool few_taps = p_.kw == 3;
+    return cache::collides(out_strides_.x * (few_taps ? int64_t{sizeof(float)} : kItem)) ||
+           (few_taps && out_strides_.x * kItem == cache::kWay / 8 &&
+            source_.streams_past(cache::l2()));
+  }
   int64_t output_bytes() const { return p_.n * out_strides_.n * kItem; }
   bool bypasses(int64_t least) const {
     return cache::bypassed(out_, output_bytes(), out_strides_.x * kItem, least);
