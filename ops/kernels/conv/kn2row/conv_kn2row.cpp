@@ -253,13 +253,18 @@ void Kn2rowEngine<T>::store_row(int64_t offset, const Memory& memory,
   }
 }
 
-/// Multiplications and what packing costs beside them, ÷ those of conv_brgemm, whose columns fill
-/// part of a tile: a row of few pixels fills none here either, and with a stride a pixel that was
-/// packed meets few taps. Where channels are not innermost, it is conv_brgemm that transposes.
+/// Multiplications, sums of taps and packing ÷ the multiplications of conv_brgemm, whose columns
+/// fill part of a tile: a row of few pixels fills none here either, and with a stride a pixel that
+/// was packed meets few taps. Where channels are not innermost, conv_brgemm transposes, too.
 double relative_cost(const Kn2rowConv& conv, MemoryFormat format, const GemmKernel& gemm) {
   constexpr int64_t kLeastRows = 8;  // of a tile: fewer wait for the additions before theirs
-  // Rows that are multiplied in the time in which one is packed.
-  const double packed_rows = 9.0 / 32 * gemm.nr;
+  // What takes no longer for more channels, in channels that are multiplied in that time: adding a
+  // row of products to the outputs; packing a pixel; beginning a tile of conv_brgemm.
+  const bool pairs = gemm.kr > 1;
+  constexpr double kAdded = 13;
+  const double packing = pairs ? 53 : 10, beginning = pairs ? 4 : 2;
+  // Rows that are multiplied in the time in which one is transposed, and in which it is packed.
+  const double transposed_rows = 9.0 / 32 * gemm.nr, packed_rows = 1.5 * transposed_rows;
   const int64_t narrowest = gemm.nr > 16 ? gemm.nr / 2 : gemm.nr;  // columns of a tile
   int64_t rows = 0, pixels = 0, rows_read = 0;
   for (int64_t plane = 0; plane < conv.x.planes; ++plane) {
@@ -273,11 +278,16 @@ double relative_cost(const Kn2rowConv& conv, MemoryFormat format, const GemmKern
     pixels += conv.x.phase(p).count * conv.x.phase(p).taps;
   for (int64_t p = 0; p < conv.y.phases(); ++p)
     rows_read += conv.y.phase(p).count * conv.y.phase(p).taps;
+  const auto channels = static_cast<double>(conv.source_channels);
   const auto columns = static_cast<double>(round_up(conv.positions(), narrowest));
-  const double packed = static_cast<double>(conv.y.source * conv.x.planes) * columns * packed_rows;
-  const double mine = static_cast<double>(rows_read * rows) * columns;
-  const auto theirs = static_cast<double>(rows_read * pixels * narrowest);
-  return format == MemoryFormat::contiguous ? mine / (theirs + packed) : (mine + packed) / theirs;
+  const double source = static_cast<double>(conv.y.source * conv.x.planes) * columns;
+  const double packed = source * packed_rows * (channels + packing);
+  const double mine = static_cast<double>(rows_read * rows) * columns * (channels + kAdded);
+  const double theirs =
+      static_cast<double>(rows_read * pixels * narrowest) * (channels + beginning);
+  const double transposed =
+      format == MemoryFormat::contiguous ? source * transposed_rows * channels : 0;
+  return (mine + packed) / (theirs + transposed);
 }
 
 /// Why not, although it can: where conv_brgemm is as fast, or faster.
@@ -290,7 +300,7 @@ const char* why_not(const ConvProblem& p, ConvPass pass, const GemmKernel& gemm)
   if (conv.source_channels < 16) return "products of few channels take less time than sums of taps";
   if (conv.x.step > 1 && p.format == MemoryFormat::contiguous)
     return "every other pixel of a row takes longer to copy";
-  if (relative_cost(conv, p.format, gemm) > 0.8)
+  if (relative_cost(conv, p.format, gemm) > 0.95)
     return "rows of outputs are short, or stride is long";
   return nullptr;
 }
