@@ -5,6 +5,7 @@
 #include <atomic>
 #include <utility>
 
+#include "quern/ops/kernels/blocking.h"
 #include "quern/ops/kernels/table.h"
 #include "quern/tensor/convert.h"
 #include "quern/tensor/dtype.h"
@@ -20,16 +21,40 @@ Transpose* transpose_of(const CopyKernel& kernel) {
   else return kernel.transpose64;
 }
 
+/// Do rows of dst begin in one set of the first-level cache, and are more than it has, and longer
+/// than a line?
+bool meet_in_a_set(int64_t bytes_apart, int64_t rows, int64_t bytes) {
+  return bytes_apart % cache::kWay == 0 && rows >= cache::kWays && bytes > cache::kLine;
+}
+
+/// A transpose to such rows: of some, 512 bytes each go through scratch, so that lines of a row are
+/// written one after the other. Squares would write one line of each row in turn.
+template <class T>
+void transpose_apart(const T* src, int64_t col_stride, T* dst, int64_t dst_stride, int64_t rows,
+                     int64_t cols) {
+  constexpr int64_t item = sizeof(T), some = 16, part = 512 / item, pitch = part + 64 / item;
+  alignas(64) T scratch[some * pitch];
+  for (int64_t j = 0; j < cols; j += part)
+    for (int64_t i = 0; i < rows; i += some) {
+      const int64_t m = std::min(some, rows - i), n = std::min(part, cols - j);
+      transpose_of<T>(copy_kernel())(src + i + j * col_stride, col_stride, scratch, pitch, m, n);
+      detail::copy_rows(reinterpret_cast<std::byte*>(dst + i * dst_stride + j), dst_stride * item,
+                        reinterpret_cast<const std::byte*>(scratch), pitch * item, m, n * item);
+    }
+}
+
 template <class T>
 void copy_matrix(const T* src, int64_t row_stride, int64_t col_stride, T* dst, int64_t dst_stride,
                  int64_t rows, int64_t cols) {
+  constexpr int64_t item = sizeof(T);
   if (col_stride == 1 && row_stride == cols && dst_stride == cols) {
     std::copy_n(src, rows * cols, dst);
   } else if (col_stride == 1) {
-    constexpr int64_t item = sizeof(T);
     detail::copy_rows(reinterpret_cast<std::byte*>(dst), dst_stride * item,
                       reinterpret_cast<const std::byte*>(src), row_stride * item, rows,
                       cols * item);
+  } else if (row_stride == 1 && meet_in_a_set(dst_stride * item, rows, cols * item)) {
+    transpose_apart(src, col_stride, dst, dst_stride, rows, cols);
   } else if (row_stride == 1) {
     transpose_of<T>(copy_kernel())(src, col_stride, dst, dst_stride, rows, cols);
   } else {
