@@ -284,8 +284,8 @@ void OuterWgrad<T, Operand>::merge(const Cell& cell, int64_t row0, int64_t rows,
     return;
   }
   Acc* const to = dw + (cell.group * ocg_ + cell.columns.begin) * icg_ * p_.kh * p_.kw;
-  const int64_t at_once = 16;
-  std::vector<Acc> sums(static_cast<size_t>(at_once * line));
+  const int64_t at_once = kw_in_k_ ? 64 : 16;
+  std::vector<Acc> sums(static_cast<size_t>(std::min(at_once, rows) * line));
   for (int64_t begin = 0; begin < rows; begin += at_once) {
     const int64_t count = std::min(at_once, rows - begin);
     for (int64_t tap = 0; tap < taps(); ++tap) {
@@ -294,11 +294,14 @@ void OuterWgrad<T, Operand>::merge(const Cell& cell, int64_t row0, int64_t rows,
         copy_matrix(sizeof(Acc), sums.data(), 1, line, to + first + begin, icg_, columns, count);
         continue;
       }
-      for (int64_t i = 0; i < count; ++i) {  // column of taps · icg + input channel, a row of taps
-        const int64_t row = first + begin + i;
-        const int64_t at = (row % icg_ * p_.kh + tap) * p_.kw + row / icg_;
-        for (int64_t o = 0; o < columns; ++o)
-          to[o * icg_ * p_.kh * p_.kw + at] = sums[static_cast<size_t>(i * line + o)];
+      const int64_t row = first + begin;  // column of taps · icg + input channel, a row of taps
+      for (int64_t c = 0; c < icg_; ++c) {
+        const int64_t column = ceil_div(std::max<int64_t>(row - c, 0), icg_);
+        const int64_t after = ceil_div(std::max<int64_t>(row + count - c, 0), icg_);
+        if (column == after) continue;
+        copy_matrix(sizeof(Acc), sums.data() + (column * icg_ + c - row) * line, 1, icg_ * line,
+                    to + (c * p_.kh + tap) * p_.kw + column, icg_ * p_.kh * p_.kw, columns,
+                    after - column);
       }
     }
   }
