@@ -21,8 +21,8 @@ Transpose* transpose_of(const CopyKernel& kernel) {
   else return kernel.transpose64;
 }
 
-/// Do rows of dst begin in one set of the first-level cache, and are more than it has, and longer
-/// than a line?
+/// Do rows of dst begin in one set of the first-level cache, and are as many as it has lines or
+/// more, and longer than a line?
 bool meet_in_a_set(int64_t bytes_apart, int64_t rows, int64_t bytes) {
   return bytes_apart % cache::kWay == 0 && rows >= cache::kWays && bytes > cache::kLine;
 }
