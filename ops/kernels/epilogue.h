@@ -51,6 +51,7 @@ struct Epilogue {
   int64_t stride = 0;    // elements between rows of out, residual and x
   bool wide = false;     // out, residual and x are of the type of the sums, else of the operands'
   bool streams = false;  // may out bypass the caches (cache::bypassed)? Rows are whole lines then
+  bool waits = true;     // for memory, unless what it reads and writes was prefetched?
 };
 
 }  // namespace quern::kernels

@@ -66,6 +66,7 @@ TileOutput<T>::TileOutput(const Epilogue& epilogue, const GemmKernel& gemm,
       bypasses_(strides.c == 1 && epilogue.residual != output &&
                 cache::bypassed(output, images * strides.n * kItem, strides.x * kItem,
                                 cache::larger_than_caches())),
+      is_far_(images * strides.n * kItem > cache::just_written()),
       adds_in_place_(epilogue.residual == output && epilogue.kind == Kind::activate &&
                      !epilogue.map.shift && epilogue.activation == Activation::none),
       kernel_(select_tile_kernel(dtype_of<T>)),
@@ -138,7 +139,8 @@ void TileOutput<T>::complete(GemmTile& tile, int64_t channel, int64_t offset, T*
       .out = to,
       .stride = innermost ? pixel_ : gemm_.nr,
       .wide = dtype_of<T> != gemm_.a,
-      .streams = streams};
+      .streams = streams,
+      .waits = !streams && (is_far_ || has_sums() || epilogue_.residual)};
   if (completes) {
     if (has_sums()) sums.prepare(rows);
     tile.epilogue = &of_tile;

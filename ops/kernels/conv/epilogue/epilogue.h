@@ -174,6 +174,7 @@ class TileOutput {
   int64_t pixel_, channels_, blocks_;
   T* output_;
   bool bypasses_;  // may what is written whole bypass the caches?
+  bool is_far_;    // does it mostly come from memory?
   bool adds_in_place_;
   const TileKernel& kernel_;
   Workspace totals_;    // [block][2][channels]

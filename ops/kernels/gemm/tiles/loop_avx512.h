@@ -141,8 +141,10 @@ class Fetches {
     _mm_prefetch(prefetch_ + 64, _MM_HINT_T1);
     prefetch_ += prefetch_step_;
   }
-  /// What k was too short for.
-  __attribute__((always_inline)) void rest() {
+  /// What k was too short for. Where it was so for most of the lines, and these are in the caches,
+  /// to prefetch them would take as long as the tile.
+  __attribute__((always_inline)) void rest(const GemmTile& tile) {
+    if (End::kNextTile && lines_ > kRows * kLines * 3 / 4 && !tile.epilogue->waits) return;
     while (lines_ > 0) line();
   }
 
@@ -209,7 +211,7 @@ struct Tiles {
           else add(c, a, 0, b);
         }
       } while (++i < tile.batch);
-      fetches.rest();
+      fetches.rest(tile);
       if constexpr (End::kHalf) c.join_halves();
       End::complete(c, tile, row);
       fetches.next_tile();
