@@ -20,29 +20,6 @@ struct DepthwiseLoops {
   /// Outputs whose dy is in registers, beside the sums of some rows of taps.
   static constexpr int kGradients = 4;
 
-  /// store_sums() from channel c on, whose first lanes another vector has, too.
-  __attribute__((always_inline)) static void store_outputs(const V (&sum)[kOutputs], int64_t count,
-                                                           const DepthwiseStore& a, int64_t c,
-                                                           int64_t first_lane, Sums<T> out,
-                                                           int64_t to, int64_t apart) {
-    for (int64_t i = 0; a.to_next_row > 0 && i < count; ++i)
-      out.own(to + i * apart + a.to_next_row);
-    if (!a.first)
-      return store_sums(sum, count, a.shift ? load(a.shift + c) : V(0), a.activation, out, to,
-                        apart);
-    const V pivot = load(a.pivot + c);
-    V first(0), second(0);
-    each_sum(
-        sum, count, [&](int i, V s) __attribute__((always_inline)) {
-          const V distance = s - pivot;
-          first += distance;
-          second = fused(distance, distance, second);
-          out.put(to + i * apart, s);
-        });
-    add_lanes(a.first + c, first, first_lane);
-    add_lanes(a.second + c, second, first_lane);
-  }
-
   // Windows whose taps are neighbours; `stride` pixels from one to the next.
 
   /// f(n), a constant: so many of `left` taps in a row the loops take at once. Returns n.
@@ -50,6 +27,7 @@ struct DepthwiseLoops {
   __attribute__((always_inline)) static int64_t some_taps(int64_t left, F f) {
     if (left >= 7) return f(std::integral_constant<int, 7>{}), 7;
     if (left >= 5) return f(std::integral_constant<int, 5>{}), 5;
+    if (left == 4) return f(std::integral_constant<int, 4>{}), 4;
     if (left >= 3) return f(std::integral_constant<int, 3>{}), 3;
     if (left == 2) return f(std::integral_constant<int, 2>{}), 2;
     return f(std::integral_constant<int, 1>{}), 1;
@@ -94,8 +72,8 @@ struct DepthwiseLoops {
     if (w.rows == 3) add(0), add(1), add(2);
     else
       for (int64_t r = 0; r < w.rows; ++r) add(r);
-    store_outputs(low, count, a, c, 0, out, to, out_pixel);
-    store_outputs(high, count, a, c + lanes, 0, out, to + lanes, out_pixel);
+    store_outputs<T>(low, count, a, c, 0, out, to, out_pixel);
+    store_outputs<T>(high, count, a, c + lanes, 0, out, to + lanes, out_pixel);
   }
   /// add_row() of 3 taps and two vectors.
   template <int stride>
@@ -154,7 +132,7 @@ struct DepthwiseLoops {
                                             of_row + t * w.weight_tap, sum);
                   });
         }
-        store_outputs(sum, count, a, c, begin - c, out, output * out_pixel + c, out_pixel);
+        store_outputs<T>(sum, count, a, c, begin - c, out, output * out_pixel + c, out_pixel);
       }
     }
   }
@@ -247,34 +225,56 @@ struct DepthwiseLoops {
 
   // Any window.
 
+  /// `outputs` outputs from one on, `vectors` vectors of channels from c on, whose first lanes
+  /// another vector has, too.
+  template <int outputs, int vectors>
+  static void sum_block(const DepthwiseWindow& w, const float* weight, const DepthwiseStore& a,
+                        int64_t output, int64_t c, int64_t first_lane, Sums<T> out,
+                        int64_t out_pixel) {
+    V sum[vectors][outputs];
+    each<vectors>([&](auto v) { each<outputs>([&](auto i) { sum[v][i] = V(0); }); });
+    for (int64_t r = 0; r < w.rows; ++r)
+      for (int64_t t = 0; t < w.taps; ++t) {
+        const int64_t first = output * w.stride + w.offset + t * w.offset_step;
+        const T* from = static_cast<const T*>(w.source) + r * w.source_row + first * w.pixel + c;
+        const float* tap = weight + r * w.weight_row + t * w.weight_tap + c;
+        const auto add = [&](auto i) __attribute__((always_inline)) {
+          each<vectors>([&](auto v) __attribute__((always_inline)) {
+            sum[v][i] = fused(load(from + i * w.stride * w.pixel + v * lanes),
+                              load(tap + v * lanes), sum[v][i]);
+          });
+        };
+        if (first >= 0 && first + (outputs - 1) * w.stride < w.width) {
+          each<outputs>(add);
+          continue;
+        }
+        each<outputs>([&](auto i) __attribute__((always_inline)) {
+          const int64_t x = first + i * w.stride;
+          if (x >= 0 && x < w.width) add(i);
+        });
+      }
+    each<vectors>([&](auto v) __attribute__((always_inline)) {
+      store_outputs<T>(sum[v], at_most(outputs, w.outputs - output), a, c + v * lanes, first_lane,
+                       out, output * out_pixel + c + v * lanes, out_pixel);
+    });
+  }
+
+  /// Where no output's pixels are another's, some vectors of channels of two outputs at a time:
+  /// pixels are read by whole lines then, in the order in which they lie.
   static void sum_any(const DepthwiseWindow& w, const float* weight, const DepthwiseStore& a,
                       Sums<T> out, int64_t out_pixel) {
-    for (int64_t output = 0; output < w.outputs; output += kOutputs) {
-      const int64_t count = at_most(kOutputs, w.outputs - output);
-      for (int64_t begin = 0; begin < w.channels; begin += lanes) {
-        const int64_t c = at_most(begin, w.channels - lanes);
-        V sum[kOutputs];
-        unroll<kOutputs>([&](int i) { sum[i] = V(0); });
-        for (int64_t r = 0; r < w.rows; ++r)
-          for (int64_t t = 0; t < w.taps; ++t) {
-            const int64_t first = output * w.stride + w.offset + t * w.offset_step;
-            const T* from =
-                static_cast<const T*>(w.source) + r * w.source_row + first * w.pixel + c;
-            const V tap = load(weight + r * w.weight_row + t * w.weight_tap + c);
-            const auto add = [&](int i) __attribute__((always_inline)) {
-              sum[i] = fused(load(from + i * w.stride * w.pixel), tap, sum[i]);
-            };
-            if (first >= 0 && first + (kOutputs - 1) * w.stride < w.width && count == kOutputs) {
-              unroll<kOutputs>(add);
-              continue;
-            }
-#pragma GCC unroll 8
-            for (int i = 0; i < kOutputs; ++i) {
-              const int64_t x = first + i * w.stride;
-              if (i < count && x >= 0 && x < w.width) add(i);
-            }
-          }
-        store_outputs(sum, count, a, c, begin - c, out, output * out_pixel + c, out_pixel);
+    const bool apart = w.stride >= w.taps;
+    for (int64_t output = 0; output < w.outputs; output += apart ? 2 : kOutputs) {
+      int64_t c = 0;
+      const auto whole = [&](auto vectors) {
+        for (; c + vectors() * lanes <= w.channels; c += vectors() * lanes)
+          sum_block<2, vectors()>(w, weight, a, output, c, 0, out, out_pixel);
+      };
+      if (apart) whole(std::integral_constant<int, 4>{}), whole(std::integral_constant<int, 2>{});
+      for (; c < w.channels; c += lanes) {
+        const int64_t begin = at_most(c, w.channels - lanes);
+        const auto sum = apart ? sum_block<2, 1> : sum_block<kOutputs, 1>;
+        sum(w, weight, a, output, begin, c - begin, out, out_pixel);
       }
     }
   }
@@ -313,6 +313,7 @@ struct DepthwiseLoops {
         case 1: return f(std::integral_constant<int, 1>{}, stride);
         case 2: return f(std::integral_constant<int, 2>{}, stride);
         case 3: return f(std::integral_constant<int, 3>{}, stride);
+        case 4: return f(std::integral_constant<int, 4>{}, stride);
         case 5: return f(std::integral_constant<int, 5>{}, stride);
         case 7: return f(std::integral_constant<int, 7>{}, stride);
         default: return f(std::integral_constant<int, 0>{}, stride);

@@ -96,6 +96,28 @@ __attribute__((always_inline)) inline void store_sums(const V (&sum)[n], int64_t
       });
 }
 
+/// store_sums() from channel c on, whose first lanes another vector has, too.
+template <class T, int n, class V = Vec<T>>
+__attribute__((always_inline)) inline void store_outputs(const V (&sum)[n], int64_t count,
+                                                         const DepthwiseStore& a, int64_t c,
+                                                         int64_t first_lane, Sums<T> out,
+                                                         int64_t to, int64_t apart) {
+  for (int64_t i = 0; a.to_next_row > 0 && i < count; ++i) out.own(to + i * apart + a.to_next_row);
+  if (!a.first)
+    return store_sums(sum, count, a.shift ? load(a.shift + c) : V(0), a.activation, out, to, apart);
+  const V pivot = load(a.pivot + c);
+  V first(0), second(0);
+  each_sum(
+      sum, count, [&](int i, V s) __attribute__((always_inline)) {
+        const V distance = s - pivot;
+        first += distance;
+        second = fused(distance, distance, second);
+        out.put(to + i * apart, s);
+      });
+  add_lanes(a.first + c, first, first_lane);
+  add_lanes(a.second + c, second, first_lane);
+}
+
 /// The positions [begin, end) that `outputs` outputs, from `output` on, meet under taps
 /// [tap, tap + taps) of a row and that are no padding: position p is pixel first + p. Taps are
 /// neighbours.
