@@ -353,6 +353,7 @@ const std::vector<Case> kCases{
      .pad = {1, 2},
      .dilation = {1, 2}},
     {.n = 2, .groups = 17, .ic = 68, .oc = 17, .size = {4, 15}, .kernel = {1, 1}},
+    {.n = 2, .groups = 3, .ic = 36, .oc = 9, .size = {5, 14}, .kernel = {3, 3}, .pad = {1, 1}},
     // kernel = input, one column
     {.n = 2, .groups = 1, .ic = 17, .oc = 9, .size = {5, 4}, .kernel = {5, 4}},
     {.n = 2, .groups = 1, .ic = 16, .oc = 9, .size = {12, 3}, .kernel = {3, 3}},

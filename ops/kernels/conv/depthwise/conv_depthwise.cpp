@@ -27,20 +27,33 @@ bool are_better_as_matrices(const ConvProblem& p, ConvPass pass, const GemmKerne
   return gemm.run_strip != nullptr || (p.stride_w == 1 && fill_tiles);
 }
 
+/// Of more channels, the copy of a step a row takes longer than products of matrices a group; of
+/// one output, whose matrices would have one column, not so soon. Planes are read where they lie.
+int64_t most_steps(const ConvProblem& p, ConvPass pass, const Spread& group) {
+  constexpr int64_t kFew = 8, kMost = 64;
+  if (group.out > kFew) return 1;
+  const bool planes = pass != ConvPass::wgrad && p.format == MemoryFormat::contiguous && !p.sums &&
+                      suits_depthwise_planes(p);
+  return group.out == 1 || (planes && group.out <= kFew / 2) ? kMost : kFew;
+}
+/// Do rows of taps that are no neighbours keep a copy of a step a row from being the window's?
+bool needs_index(const ConvProblem& p) { return p.dilation_h > 1 && p.kh > 1; }
+bool takes_index(const ConvProblem& p, const Spread& group, const DepthwiseKernel& kernel) {
+  return p.format == MemoryFormat::channels_last && kernel.permutes(group.in, group.out);
+}
+
 const char* why_not(const ConvProblem& p, ConvPass pass, const GemmKernel& gemm) {
-  // Of more, the copy of a step a row takes longer than products of matrices a group; of one
-  // output, whose matrices would have one column, not so soon.
-  constexpr int64_t kFew = 8, kMostSteps = 64;
   if (p.groups == 1) return "it is not in groups";
   if (p.dtype == DType::f64) return "f64 is computed by the definition";
   const Spread group = group_of(p, pass);
-  const bool of_kernels = is_of_kernels(group, select_depthwise_kernel(p.dtype));
+  const DepthwiseKernel& kernel = select_depthwise_kernel(p.dtype);
+  const bool of_kernels = is_of_kernels(group, kernel);
   const int64_t steps = of_kernels ? 1 : group.in;
-  if (steps > 1 && (group.out > kFew || steps > (group.out == 1 ? kMostSteps : kFew)))
+  if (steps > 1 && steps > most_steps(p, pass, group)) return "groups have many channels";
+  if (of_kernels && group.in > 8 && are_better_as_matrices(p, pass, gemm))
     return "groups have many channels";
-  if (of_kernels && group.in > kFew && are_better_as_matrices(p, pass, gemm))
-    return "groups have many channels";
-  if (steps > 1 && p.dilation_h > 1 && p.kh > 1) return "its rows of taps are not neighbours";
+  if (steps > 1 && needs_index(p) && (p.maps || !takes_index(p, group, kernel)))
+    return "its rows of taps are not neighbours";
   // The most that one row of outputs takes of scratch, in panels of up to 64 channels; divided,
   // since the product may overflow.
   const int64_t rows = (p.kh - 1) * p.dilation_h + 2;
@@ -96,8 +109,8 @@ DepthwisePlan::DepthwisePlan(const ConvChoice& choice)
 CachedVector<int32_t> DepthwisePlan::index_of_channels() const {
   constexpr int64_t kFewTaps = 6;  // a pixel meets, on the average
   const auto [in, out] = spread;
-  if (in == 1 || problem.format != MemoryFormat::channels_last ||
-      taps * problem.oh * problem.ow >= kFewTaps * y.source * x.source || !kernel.permutes(in, out))
+  if (in == 1 || !takes_index(problem, spread, kernel)) return {};
+  if (taps * problem.oh * problem.ow >= kFewTaps * y.source * x.source && !needs_index(problem))
     return {};
   CachedVector<int32_t> of_channels(static_cast<size_t>(padded_channels(channels)));
   for (int64_t c = 0; c < std::ssize(of_channels); ++c)
