@@ -68,8 +68,8 @@ ChainStrips::ChainStrips(std::span<const ConvProblem> stages)
   const int64_t fit = ceil_div(rows_, strip_rows_), most = ceil_div(rows_, kFewestRows);
   const int64_t strips = std::max(fit, std::min(round_up(fit, share), most));
   if (images_ * strips < std::min(threads, kBusyThreads)) return;
-  strip_rows_ = even_piece(rows_, ceil_div(rows_, strips));
-  strips_ = ceil_div(rows_, strip_rows_);
+  strip_rows_ = ceil_div(rows_, strips);
+  strips_ = strips;
 }
 
 int64_t ChainStrips::rows_held(size_t i, int64_t rows) const {
@@ -93,14 +93,17 @@ class ChainStrips::Thread {
            std::byte* memory, Stage stage) {
     const CachedVector<ConvProblem>& stages = chain.stages_;
     const size_t last = stages.size() - 1;
-    const int64_t image = strip / chain.strips_, begin = strip % chain.strips_ * chain.strip_rows_;
+    const int64_t image = strip / chain.strips_, i = strip % chain.strips_;
+    // Longer ones first: a thread's first strip computes what the strip before has computed, too,
+    // but for that of the image's first.
+    const int64_t begin = ceil_div(i * chain.rows_, chain.strips_);
     links_.resize(stages.size());
     if (strip != next_ || begin == 0) std::ranges::fill(links_, Link{});
     next_ = strip + 1;
 
     // From the output to the source: which rows each stage computes.
-    const Rows outputs{begin, std::min(begin + chain.strip_rows_, chain.rows_)};
-    int64_t rows = chain.strip_rows_;
+    const Rows outputs{begin, ceil_div((i + 1) * chain.rows_, chain.strips_)};
+    int64_t rows = chain.strip_rows_;  // of the longest strip
     links_[last] = {y + (image * chain.rows_ + begin) * row_bytes(stages[last]), outputs, outputs};
     for (size_t i = last; i > 0; --i) {
       Link& link = links_[i - 1];

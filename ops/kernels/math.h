@@ -22,8 +22,21 @@ struct Math {
 
   /// exp(-x) to 2 roundoffs in four fifths of the operations, for 1/(1 + exp(-x)): 2^n·2^r with
   /// |r| <= ½, 2^r = 1 + r·P(r) to 0.05. No product with log2 e is rounded, so it takes an fma.
+  /// Where registers are permuted, two of them hold 2^(i/16), hi + lo, n is in 16ths, and |r| <=
+  /// 1/32: P has half of the terms.
   static F exp_of_minus(F x) {
-#if defined(__FMA__) || defined(__ARM_NEON)
+#if defined(__AVX512F__)
+    constexpr float kSixteenths = 0x1.8p19f;
+    const F log2_e(1.44269502f), rest(1.92596299e-8f);
+    const F limited = bounded(x, -89.0f, 105.0f);
+    const F shifted = fused_minus(limited, log2_e, F(kSixteenths)), n = shifted - F(kSixteenths);
+    const F r = fused_minus(limited, rest, fused_minus(limited, log2_e, -n));
+    const __m512i fraction = _mm512_castps_si512(shifted.data);  // its last four bits
+    const F hi = _mm512_permutexvar_ps(fraction, _mm512_load_ps(kRoots));
+    const F lo = _mm512_permutexvar_ps(fraction, _mm512_load_ps(kRestOfRoots));
+    const F p = polynomial(r, 0.693147181f, 0.24023355f, 0.0555041087f);
+    return scaled(hi + fused(hi * r, p, lo), n, shifted);
+#elif defined(__FMA__) || defined(__ARM_NEON)
     const F log2_e(1.44269502f), rest(1.92596299e-8f);
     const F limited = bounded(x, -89.0f, 105.0f);
     const F shifted = fused_minus(limited, log2_e, F(kMagic)), n = shifted - F(kMagic);
@@ -122,6 +135,28 @@ struct Math {
 
   // Numbers near it are whole, and its last bits and theirs differ by the number.
   static constexpr float kMagic = 0x1.8p23f;
+
+  // 2^(i/16) rounded, and what is left of it.
+  alignas(64) static constexpr float kRoots[16] = {
+      1.0f,        1.04427373f, 1.09050775f, 1.13878858f, 1.18920708f, 1.24185777f,
+      1.29683959f, 1.35425556f, 1.41421354f, 1.47682619f, 1.54221082f, 1.61049032f,
+      1.68179286f, 1.75625217f, 1.8340081f,  1.91520655f};
+  alignas(64) static constexpr float kRestOfRoots[16] = {0.0f,
+                                                         4.83347016e-08f,
+                                                         -1.30775399e-08f,
+                                                         5.38622231e-08f,
+                                                         3.79763527e-08f,
+                                                         4.4968381e-08f,
+                                                         -4.01899953e-08f,
+                                                         -1.01233493e-08f,
+                                                         2.4203235e-08f,
+                                                         -4.50089885e-08f,
+                                                         8.07090483e-09f,
+                                                         9.83621717e-09f,
+                                                         -2.47553267e-08f,
+                                                         -9.23577037e-09f,
+                                                         -1.1239278e-08f,
+                                                         9.84532811e-09f};
 
   struct Sum {
     F hi, lo;

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "quern/ops/kernels/blocking.h"
 #include "quern/ops/kernels/reduce/row.h"
+#include "quern/ops/kernels/work.h"
 #include "quern/tensor/divide.h"
 #include "quern/tensor/dtype.h"
 #include "quern/tensor/parallel.h"
@@ -144,9 +146,18 @@ void avg_pool_forward(const PoolKernel& kernel, const Pool& pool, int64_t images
                       void* y) {
   if (means_planes(kernel, pool)) return mean_planes(kernel.dtype, pool, images, x, y);
   const Rows in = in_rows(kernel, pool), out = out_rows(kernel, pool);
-  const int64_t work = ceil_div(pool.h.in, pool.h.out) * pool.w.in * pool.channels;
-  each_row(images, pool.h.out, work, [&](int64_t image, int64_t row) {
-    kernel.avg_forward(pool, in.at(x, image, 0), row, out.at(y, image, row));
+  // Of few rows, each is cut into some of its channels, by whole cache lines.
+  constexpr int64_t kRows = 4;
+  const int64_t line = cache::kLine / itemsize(kernel.dtype);
+  const int64_t pieces = std::clamp<int64_t>(kRows / std::max<int64_t>(1, images * pool.h.out), 1,
+                                             ceil_div(pool.channels, line));
+  const int64_t channels = round_up(ceil_div(pool.channels, pieces), line);
+  const int64_t work = ceil_div(pool.h.in, pool.h.out) * pool.w.in * channels;
+  each_row(images * pieces, pool.h.out, work, [&](int64_t piece, int64_t row) {
+    const int64_t image = piece / pieces, first = piece % pieces * channels;
+    if (first < pool.channels)
+      kernel.avg_forward(pool, in.at(x, image, 0), row,
+                         {first, std::min(first + channels, pool.channels)}, out.at(y, image, row));
   });
 }
 

@@ -45,7 +45,8 @@ struct PoolKernel {
   /// largest.
   void (*max_forward)(const Pool&, const void* x, int64_t row, void* y, void* index);
   void (*max_backward)(const Pool&, const void* dy, const void* index, int64_t row, void* dx);
-  void (*avg_forward)(const Pool&, const void* x, int64_t row, void* y);
+  /// Of `channels` alone.
+  void (*avg_forward)(const Pool&, const void* x, int64_t row, PoolRange channels, void* y);
   void (*avg_backward)(const Pool&, const void* dy, int64_t row, void* dx);
   /// max_backward of all rows of a plane of up to kSmallPlane elements, where an index is a u8;
   /// null where vectors lie along channels.

@@ -162,7 +162,7 @@ struct Planes {
   }
 
   /// A window is summed row by row, then over rows: the error grows with h + w, not with h·w.
-  static void avg_forward(const Pool& pool, const T* x, int64_t row, T* y) {
+  static void avg_forward(const Pool& pool, const T* x, int64_t row, PoolRange, T* y) {
     const PoolRange rows = pool.h.inputs[row];
     for (int64_t ow = 0; ow < pool.w.out; ++ow) {
       const PoolRange columns = pool.w.inputs[ow];

@@ -50,16 +50,17 @@ struct Reference {
     }
   }
 
-  static void avg_forward(const Pool& pool, const T* x, int64_t row, T* y) {
+  static void avg_forward(const Pool& pool, const T* x, int64_t row, PoolRange channels, T* y) {
     const PoolRange rows = pool.h.inputs[row];
     for (int64_t ow = 0; ow < pool.w.out; ++ow) {
       const PoolRange columns = pool.w.inputs[ow];
-      for (int64_t c = 0; c < pool.channels; ++c) {
+      for (int64_t c = channels.begin; c < channels.end; ++c) {
         double sum = 0;
         for (int64_t h = rows.begin; h < rows.end; ++h)
           for (int64_t w = columns.begin; w < columns.end; ++w)
             sum += x[(h * pool.w.in + w) * pool.channels + c];
-        *y++ = static_cast<T>(sum / static_cast<double>(pool.h.divisor[row] * pool.w.divisor[ow]));
+        y[ow * pool.channels + c] =
+            static_cast<T>(sum / static_cast<double>(pool.h.divisor[row] * pool.w.divisor[ow]));
       }
     }
   }

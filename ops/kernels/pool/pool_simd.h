@@ -198,29 +198,45 @@ struct ChannelPool {
   }
 
   /// A window is summed row by row, then over rows: the error grows with h + w, not with h·w.
-  static void avg_forward(const Pool& pool, const T* x, int64_t row, T* y) {
-    const int64_t channels = pool.channels;
+  /// sum += the sums of `rows` rows of a window, from x on, one after the other: several, since an
+  /// addition takes as long as loading some vectors.
+  template <int rows, int count, class Part>
+  __attribute__((always_inline)) static void add_rows(const Pool& pool, const T* x, int64_t pixels,
+                                                      Part part, V (&sum)[count]) {
+    V row_sum[rows * count];
+    unroll<rows * count>([&](int v) { row_sum[v] = V(0); });
+    for (int64_t w = 0; w < pixels; ++w, x += pool.channels)
+      unroll<rows>([&](int h) {
+        const T* from = x + h * pool.w.in * pool.channels;
+        unroll<count>([&](int v) {
+          __builtin_prefetch(from + kAhead * pool.channels + v * lanes, 0, 3);
+          row_sum[h * count + v] += part.load(from + v * lanes);
+        });
+      });
+    unroll<rows>([&](int h) { unroll<count>([&](int v) { sum[v] += row_sum[h * count + v]; }); });
+  }
+
+  static void avg_forward(const Pool& pool, const T* x, int64_t row, PoolRange channels, T* y) {
     const PoolRange rows = pool.h.inputs[row];
     for (int64_t ow = 0; ow < pool.w.out; ++ow) {
       const PoolRange columns = pool.w.inputs[ow];
+      const int64_t pixels = columns.end - columns.begin;
       const V size = divisor(pool, row, ow);
-      each_columns<T>(channels, [&](int64_t c, auto count, auto part) {
+      each_columns<T>(channels.end - channels.begin, [&](int64_t i, auto count, auto part) {
+        constexpr int at_once = 4 / count;
+        const int64_t c = channels.begin + i;
+        const auto at = [&](int64_t h) {
+          return x + (h * pool.w.in + columns.begin) * pool.channels + c;
+        };
         V sum[count];
         unroll<count>([&](int v) { sum[v] = V(0); });
-        for (int64_t h = rows.begin; h < rows.end; ++h) {
-          V row_sum[count];
-          unroll<count>([&](int v) { row_sum[v] = V(0); });
-          for (int64_t w = columns.begin; w < columns.end; ++w) {
-            const T* from = x + (h * pool.w.in + w) * channels + c;
-            unroll<count>([&](int v) {
-              __builtin_prefetch(from + kAhead * channels + v * lanes, 0, 3);
-              row_sum[v] += part.load(from + v * lanes);
-            });
-          }
-          unroll<count>([&](int v) { sum[v] += row_sum[v]; });
-        }
-        unroll<count>(
-            [&](int v) { part.store(y + ow * channels + c + v * lanes, quotient(sum[v], size)); });
+        int64_t h = rows.begin;
+        for (; h + at_once <= rows.end; h += at_once)
+          add_rows<at_once>(pool, at(h), pixels, part, sum);
+        for (; h < rows.end; ++h) add_rows<1>(pool, at(h), pixels, part, sum);
+        unroll<count>([&](int v) {
+          part.store(y + ow * pool.channels + c + v * lanes, quotient(sum[v], size));
+        });
       });
     }
   }

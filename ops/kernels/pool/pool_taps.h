@@ -30,8 +30,9 @@ struct PoolRecord {
     if (pool.wide_index) Pools::max_backward(pool, dy, static_cast<const int32_t*>(index), row, dx);
     else Pools::max_backward(pool, dy, static_cast<const uint8_t*>(index), row, dx);
   }
-  static void avg_forward(const Pool& pool, const void* x, int64_t row, void* y) {
-    Pools::avg_forward(pool, static_cast<const T*>(x), row, static_cast<T*>(y));
+  static void avg_forward(const Pool& pool, const void* x, int64_t row, PoolRange channels,
+                          void* y) {
+    Pools::avg_forward(pool, static_cast<const T*>(x), row, channels, static_cast<T*>(y));
   }
   static void avg_backward(const Pool& pool, const void* dy, int64_t row, void* dx) {
     Pools::avg_backward(pool, static_cast<const T*>(dy), row, static_cast<T*>(dx));

@@ -27,10 +27,11 @@ bool are_better_as_matrices(const ConvProblem& p, ConvPass pass, const GemmKerne
   return gemm.run_strip != nullptr || (p.stride_w == 1 && fill_tiles);
 }
 
+constexpr int64_t kFew = 8, kMost = 64;  // channels of a group
+
 /// Of more channels, the copy of a step a row takes longer than products of matrices a group; of
 /// one output, whose matrices would have one column, not so soon. Planes are read where they lie.
 int64_t most_steps(const ConvProblem& p, ConvPass pass, const Spread& group) {
-  constexpr int64_t kFew = 8, kMost = 64;
   if (group.out > kFew) return 1;
   const bool planes = pass != ConvPass::wgrad && p.format == MemoryFormat::contiguous && !p.sums &&
                       suits_depthwise_planes(p);
@@ -50,7 +51,7 @@ const char* why_not(const ConvProblem& p, ConvPass pass, const GemmKernel& gemm)
   const bool of_kernels = is_of_kernels(group, kernel);
   const int64_t steps = of_kernels ? 1 : group.in;
   if (steps > 1 && steps > most_steps(p, pass, group)) return "groups have many channels";
-  if (of_kernels && group.in > 8 && are_better_as_matrices(p, pass, gemm))
+  if (of_kernels && group.in > kFew && are_better_as_matrices(p, pass, gemm))
     return "groups have many channels";
   if (steps > 1 && needs_index(p) && (p.maps || !takes_index(p, group, kernel)))
     return "its rows of taps are not neighbours";

@@ -220,8 +220,10 @@ void TapPlan::block_for_panels() {
   // cost little and so become more cells than are wanted: the smaller the last one, the less
   // threads wait for it.
   const bool whole = !in_place || problem.sums;
-  const int64_t multiplications =
-      conv.images * conv.y.longest_phase() * conv.x.longest_phase() * k * max_taps * output_total;
+  // Of few pixels, products wait for weights, which come from L2 or beyond.
+  constexpr int64_t kPixelsAWeight = 16;
+  const int64_t pixels = conv.images * conv.y.longest_phase() * conv.x.longest_phase();
+  const int64_t multiplications = std::max(pixels, kPixelsAWeight) * k * max_taps * output_total;
   const int64_t wanted = wanted_cells(multiplications);
   // Blocks of images are of a tile's rows at least then: not where that makes few cells.
   const int64_t tile_images = even_piece(conv.images, gemm->mr);
