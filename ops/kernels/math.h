@@ -26,16 +26,13 @@ struct Math {
   /// 1/32: P has half of the terms.
   static F exp_of_minus(F x) {
 #if defined(__AVX512F__)
-    constexpr float kSixteenths = 0x1.8p19f;
     const F log2_e(1.44269502f), rest(1.92596299e-8f);
     const F limited = bounded(x, -89.0f, 105.0f);
     const F shifted = fused_minus(limited, log2_e, F(kSixteenths)), n = shifted - F(kSixteenths);
     const F r = fused_minus(limited, rest, fused_minus(limited, log2_e, -n));
-    const __m512i fraction = _mm512_castps_si512(shifted.data);  // its last four bits
-    const F hi = _mm512_permutexvar_ps(fraction, _mm512_load_ps(kRoots));
-    const F lo = _mm512_permutexvar_ps(fraction, _mm512_load_ps(kRestOfRoots));
+    const Sum root = root_of(shifted);
     const F p = polynomial(r, 0.693147181f, 0.24023355f, 0.0555041087f);
-    return scaled(hi + fused(hi * r, p, lo), n, shifted);
+    return scaled(root.hi + fused(root.hi * r, p, root.lo), n, shifted);
 #elif defined(__FMA__) || defined(__ARM_NEON)
     const F log2_e(1.44269502f), rest(1.92596299e-8f);
     const F limited = bounded(x, -89.0f, 105.0f);
@@ -136,7 +133,8 @@ struct Math {
   // Numbers near it are whole, and its last bits and theirs differ by the number.
   static constexpr float kMagic = 0x1.8p23f;
 
-  // 2^(i/16) rounded, and what is left of it.
+  // The same of 16ths; and 2^(i/16) rounded, and what is left of it.
+  static constexpr float kSixteenths = 0x1.8p19f;
   alignas(64) static constexpr float kRoots[16] = {
       1.0f,        1.04427373f, 1.09050775f, 1.13878858f, 1.18920708f, 1.24185777f,
       1.29683959f, 1.35425556f, 1.41421354f, 1.47682619f, 1.54221082f, 1.61049032f,
@@ -172,15 +170,35 @@ struct Math {
     return xsimd::max(F(low), xsimd::min(F(high), x));
   }
   /// exp(hi + lo), hi in -105 ... 89, where it is zero and infinite: 2^n·exp(r), |r| <= ½ ln 2,
-  /// exp(r) = 1 + r + r²·q(r) to 0.06 roundoffs. r is not rounded before it is added last.
+  /// exp(r) = 1 + r + r²·q(r) to 0.06 roundoffs. r is not rounded before it is added last. With n
+  /// in 16ths, as exp_of_minus() has it, q has two terms, to 0.03.
   static F exp_of(Sum x) {
-    const F shifted = fused(x.hi, F(1.44269504f), F(kMagic)), n = shifted - F(kMagic);
+#ifdef __AVX512F__
+    const F magic(kSixteenths);
+#else
+    const F magic(kMagic);
+#endif
+    const F shifted = fused(x.hi, F(1.44269504f), magic), n = shifted - magic;
     const F r_hi = fused_minus(n, F(kLn2), x.hi), r_lo = fused_minus(n, F(kLn2Rest), x.lo);
     const F r = r_hi + r_lo;
+#ifdef __AVX512F__
+    const Sum root = root_of(shifted);
+    const F q = polynomial(r, 0.500016189f, 0.166666672f);
+    return scaled(root.hi + fused(root.hi, r_hi + fused(r * r, q, r_lo), root.lo), n, shifted);
+#else
     const F q =
         polynomial(r, 0.49999994f, 0.166665211f, 0.0416682735f, 0.00836868584f, 0.00138201355f);
     return scaled(F(1.0f) + (r_hi + fused(r * r, q, r_lo)), n, shifted);
+#endif
   }
+#ifdef __AVX512F__
+  /// 2^(i/16), where i is the last four bits of `shifted`.
+  static Sum root_of(F shifted) {
+    const __m512i i = _mm512_castps_si512(shifted.data);
+    return {_mm512_permutexvar_ps(i, _mm512_load_ps(kRoots)),
+            _mm512_permutexvar_ps(i, _mm512_load_ps(kRestOfRoots))};
+  }
+#endif
   /// 2^x as 2^n·2^r, |r| <= ½, where 2^r is a polynomial to 45 roundoffs.
   static F rough_power_of_2(F x) {
     const F shifted = x + F(kMagic), n = shifted - F(kMagic);
