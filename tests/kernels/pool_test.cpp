@@ -174,8 +174,6 @@ TEST_CASE("pool kernels on channels around the sizes of vectors") {
         Case one(kernel, 2, channels, make(7, windows.h, windows), make(9, windows.w, windows));
         if (windows.h.dilation == 1) one.check_avg();
         one.check_max();
-        // A row that is cut by its channels.
-        Case(kernel, 1, channels, adaptive_windows(7, 1), adaptive_windows(9, 1)).check_avg();
       }
   });
 }
@@ -198,6 +196,9 @@ TEST_CASE("pool kernels on windows of all kinds") {
              adaptive_windows(in + 1, out))
             .check_avg();
       }
+    for (int64_t channels : {67, 96})  // a row that is cut by its channels
+      if (channels <= kernel.max_channels)
+        Case(kernel, 1, channels, adaptive_windows(47, 1), adaptive_windows(45, 1)).check_avg();
   });
 }
 

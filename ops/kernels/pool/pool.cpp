@@ -146,14 +146,16 @@ void avg_pool_forward(const PoolKernel& kernel, const Pool& pool, int64_t images
                       void* y) {
   if (means_planes(kernel, pool)) return mean_planes(kernel.dtype, pool, images, x, y);
   const Rows in = in_rows(kernel, pool), out = out_rows(kernel, pool);
-  // Of few rows, each is cut into some of its channels, by whole cache lines.
-  constexpr int64_t kRows = 4;
+  // Of few rows, each is cut into some of its channels, by whole cache lines, where these are worth
+  // waking a thread.
+  constexpr int64_t kRows = 4, kWork = 1 << 16;  // elements
   const int64_t line = cache::kLine / itemsize(kernel.dtype);
-  const int64_t pieces = std::clamp<int64_t>(kRows / std::max<int64_t>(1, images * pool.h.out), 1,
-                                             ceil_div(pool.channels, line));
+  const int64_t work = ceil_div(pool.h.in, pool.h.out) * pool.w.in * pool.channels;
+  const int64_t most = kRows / std::max<int64_t>(1, images * pool.h.out);
+  const int64_t pieces =
+      std::clamp<int64_t>(std::min(most, work / kWork), 1, ceil_div(pool.channels, line));
   const int64_t channels = round_up(ceil_div(pool.channels, pieces), line);
-  const int64_t work = ceil_div(pool.h.in, pool.h.out) * pool.w.in * channels;
-  each_row(images * pieces, pool.h.out, work, [&](int64_t piece, int64_t row) {
+  each_row(images * pieces, pool.h.out, work / pieces, [&](int64_t piece, int64_t row) {
     const int64_t image = piece / pieces, first = piece % pieces * channels;
     if (first < pool.channels)
       kernel.avg_forward(pool, in.at(x, image, 0), row,
