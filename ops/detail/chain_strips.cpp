@@ -4,8 +4,9 @@
 #include <cstring>
 
 #include "quern/ops/kernels/blocking.h"
-#include "quern/ops/kernels/work.h"
+#include "quern/tensor/divide.h"
 #include "quern/tensor/dtype.h"
+#include "quern/tensor/parallel.h"
 #include "quern/tensor/per_thread.h"
 
 namespace quern::detail {

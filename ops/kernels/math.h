@@ -25,22 +25,20 @@ struct Math {
   /// Where registers are permuted, two of them hold 2^(i/16), hi + lo, n is in 16ths, and |r| <=
   /// 1/32: P has half of the terms.
   static F exp_of_minus(F x) {
-#if defined(__AVX512F__)
-    const F log2_e(1.44269502f), rest(1.92596299e-8f);
+#if defined(__FMA__) || defined(__ARM_NEON)
+    const F log2_e(1.44269502f), rest(1.92596299e-8f), magic(kExponents);
     const F limited = bounded(x, -89.0f, 105.0f);
-    const F shifted = fused_minus(limited, log2_e, F(kSixteenths)), n = shifted - F(kSixteenths);
+    const F shifted = fused_minus(limited, log2_e, magic), n = shifted - magic;
     const F r = fused_minus(limited, rest, fused_minus(limited, log2_e, -n));
+#ifdef __AVX512F__
     const Sum root = root_of(shifted);
     const F p = polynomial(r, 0.693147181f, 0.24023355f, 0.0555041087f);
     return scaled(root.hi + fused(root.hi * r, p, root.lo), n, shifted);
-#elif defined(__FMA__) || defined(__ARM_NEON)
-    const F log2_e(1.44269502f), rest(1.92596299e-8f);
-    const F limited = bounded(x, -89.0f, 105.0f);
-    const F shifted = fused_minus(limited, log2_e, F(kMagic)), n = shifted - F(kMagic);
-    const F r = fused_minus(limited, rest, fused_minus(limited, log2_e, -n));
+#else
     const F p = polynomial(r, 0.693147182f, 0.240226477f, 0.0555035993f, 0.00961850584f,
                            0.00133908074f, 0.0001532647f);
     return scaled(fused(r, p, F(1.0f)), n, shifted);
+#endif
 #else
     return exp(-x);
 #endif
@@ -133,28 +131,22 @@ struct Math {
   // Numbers near it are whole, and its last bits and theirs differ by the number.
   static constexpr float kMagic = 0x1.8p23f;
 
-  // The same of 16ths; and 2^(i/16) rounded, and what is left of it.
-  static constexpr float kSixteenths = 0x1.8p19f;
-  alignas(64) static constexpr float kRoots[16] = {
+  // That of exp's exponents: whole ones, or 16ths where registers are permuted, of which two then
+  // hold 2^(i/16) rounded, and what is left of it.
+#ifdef __AVX512F__
+  static constexpr float kExponents = 0x1.8p19f;
+  alignas(64) static constexpr float kRoots[] = {
       1.0f,        1.04427373f, 1.09050775f, 1.13878858f, 1.18920708f, 1.24185777f,
       1.29683959f, 1.35425556f, 1.41421354f, 1.47682619f, 1.54221082f, 1.61049032f,
       1.68179286f, 1.75625217f, 1.8340081f,  1.91520655f};
-  alignas(64) static constexpr float kRestOfRoots[16] = {0.0f,
-                                                         4.83347016e-08f,
-                                                         -1.30775399e-08f,
-                                                         5.38622231e-08f,
-                                                         3.79763527e-08f,
-                                                         4.4968381e-08f,
-                                                         -4.01899953e-08f,
-                                                         -1.01233493e-08f,
-                                                         2.4203235e-08f,
-                                                         -4.50089885e-08f,
-                                                         8.07090483e-09f,
-                                                         9.83621717e-09f,
-                                                         -2.47553267e-08f,
-                                                         -9.23577037e-09f,
-                                                         -1.1239278e-08f,
-                                                         9.84532811e-09f};
+  alignas(64) static constexpr float kRest[] = {
+      0.0f,           4.83347016e-8f,  -1.30775399e-8f, 5.38622231e-8f,  3.79763527e-8f,
+      4.4968381e-8f,  -4.01899953e-8f, -1.01233493e-8f, 2.4203235e-8f,   -4.50089885e-8f,
+      8.07090483e-9f, 9.83621717e-9f,  -2.47553267e-8f, -9.23577037e-9f, -1.1239278e-8f,
+      9.84532811e-9f};
+#else
+  static constexpr float kExponents = kMagic;
+#endif
 
   struct Sum {
     F hi, lo;
@@ -173,11 +165,7 @@ struct Math {
   /// exp(r) = 1 + r + r²·q(r) to 0.06 roundoffs. r is not rounded before it is added last. With n
   /// in 16ths, as exp_of_minus() has it, q has two terms, to 0.03.
   static F exp_of(Sum x) {
-#ifdef __AVX512F__
-    const F magic(kSixteenths);
-#else
-    const F magic(kMagic);
-#endif
+    const F magic(kExponents);
     const F shifted = fused(x.hi, F(1.44269504f), magic), n = shifted - magic;
     const F r_hi = fused_minus(n, F(kLn2), x.hi), r_lo = fused_minus(n, F(kLn2Rest), x.lo);
     const F r = r_hi + r_lo;
@@ -196,7 +184,7 @@ struct Math {
   static Sum root_of(F shifted) {
     const __m512i i = _mm512_castps_si512(shifted.data);
     return {_mm512_permutexvar_ps(i, _mm512_load_ps(kRoots)),
-            _mm512_permutexvar_ps(i, _mm512_load_ps(kRestOfRoots))};
+            _mm512_permutexvar_ps(i, _mm512_load_ps(kRest))};
   }
 #endif
   /// 2^x as 2^n·2^r, |r| <= ½, where 2^r is a polynomial to 45 roundoffs.

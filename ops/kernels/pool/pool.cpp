@@ -5,7 +5,6 @@
 
 #include "quern/ops/kernels/blocking.h"
 #include "quern/ops/kernels/reduce/row.h"
-#include "quern/ops/kernels/work.h"
 #include "quern/tensor/divide.h"
 #include "quern/tensor/dtype.h"
 #include "quern/tensor/parallel.h"

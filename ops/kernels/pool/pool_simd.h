@@ -197,7 +197,6 @@ struct ChannelPool {
     return V(static_cast<Wide<T>>(pool.h.divisor[oh] * pool.w.divisor[ow]));
   }
 
-  /// A window is summed row by row, then over rows: the error grows with h + w, not with h·w.
   /// sum += the sums of `rows` rows of a window, from x on, one after the other: several, since an
   /// addition takes as long as loading some vectors.
   template <int rows, int count, class Part>
@@ -216,6 +215,7 @@ struct ChannelPool {
     unroll<rows>([&](int h) { unroll<count>([&](int v) { sum[v] += row_sum[h * count + v]; }); });
   }
 
+  /// A window is summed row by row, then over rows: the error grows with h + w, not with h·w.
   static void avg_forward(const Pool& pool, const T* x, int64_t row, PoolRange channels, T* y) {
     const PoolRange rows = pool.h.inputs[row];
     for (int64_t ow = 0; ow < pool.w.out; ++ow) {
