@@ -51,25 +51,18 @@ void InvertedResidual::connect(bool shortcut, double depth) {
   if (depth > 0) depth_ = &register_module("stochastic_depth", StochasticDepth(depth));
 }
 
+void InvertedResidual::squeeze(SqueezeExcitation& module) {
+  branch_.branch.back().gate = [&module](const Tensor& means) {
+    const Span span = Span::of_module(module.name());
+    return module.factors(means);
+  };
+}
+
 Tensor InvertedResidual::forward(const Tensor& x) {
-  const bool drops = branch_.shortcut && depth_ && depth_->drops();
-  if (!squeeze_ && !drops) return branch_(x);
+  if (!branch_.shortcut || !depth_ || !depth_->drops()) return branch_(x);
   Residual branch = branch_;
   branch.shortcut = false;
-  Tensor y = x;
-  if (squeeze_) {
-    Residual before = branch;
-    before.branch.pop_back();
-    before.gate = [this](const Tensor& means) {
-      const Span span = Span::of_module(squeeze_->name());
-      return squeeze_->factors(means);
-    };
-    y = before(x);
-    branch.branch = {branch.branch.back()};
-  }
-  y = branch(y);
-  if (drops) y = (*depth_)(y);
-  return branch_.shortcut ? y + x : y;
+  return (*depth_)(branch(x)) + x;
 }
 
 ImageClassifier::ImageClassifier(Sequential features, Sequential classifier)

@@ -54,8 +54,8 @@ class SqueezeExcitation : public Module {
 };
 
 /// A branch of convolutions, squeezed and excited before the last, whose activation is none; added
-/// to its input where it has that shape. One op; with a squeeze one up to it, the last layer, and
-/// the sum. A network's block registers the layers by its own names.
+/// to its input where it has that shape: one op. A network's block registers the layers by its own
+/// names.
 class InvertedResidual : public Module {
  public:
   Tensor forward(const Tensor& x) override;
@@ -68,13 +68,12 @@ class InvertedResidual : public Module {
            const ConvNormOptions& options) {
     add(layers.add(ConvNormActivation(inputs, outputs, kernel, options)).layers());
   }
-  void squeeze(SqueezeExcitation& module) { squeeze_ = &module; }  ///< before the last layer
+  void squeeze(SqueezeExcitation& module);  ///< after the last of the layers until now
   /// After the last layer. `depth`: registered if there is any.
   void connect(bool shortcut, double depth = 0);
 
  private:
   Residual branch_;
-  SqueezeExcitation* squeeze_ = nullptr;
   StochasticDepth* depth_ = nullptr;
 };
 

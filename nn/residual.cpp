@@ -22,6 +22,7 @@ ConvStage stage_of(const ConvNorm& m) {
           .eps = m.norm->eps,
           .groups = m.conv->options.groups,
           .activation = m.activation,
+          .gate = m.gate,
           .module = m.name};
 }
 
@@ -43,8 +44,7 @@ std::optional<Tensor> fused(const Tensor& x, const Residual& residual) {
   ConvChain chain{.stages = stages,
                   .shortcut = residual.projection ? projection
                               : residual.shortcut ? identity
-                                                  : none,
-                  .gate = residual.gate};
+                                                  : none};
   if (residual.projection) chain.projection = stage_of(*residual.projection);
   const Tensor y = conv_chain(x, chain, training);
   if (training)
@@ -57,11 +57,14 @@ std::optional<Tensor> fused(const Tensor& x, const Residual& residual) {
 Tensor Residual::operator()(const Tensor& x) const {
   if (fuse)
     if (const auto y = fused(x, *this)) return *y;
-  Tensor y = branch[0](x);
-  for (size_t i = 1; i < branch.size(); ++i) y = branch[i](activate(y, branch[i - 1].activation));
-  if (shortcut) y = y + (projection ? (*projection)(x) : x);
-  y = activate(y, branch.back().activation);
-  return gate ? y * gate(adaptive_avg_pool2d(y, 1)) : y;
+  Tensor y = x;
+  for (const ConvNorm& layer : branch) {
+    y = layer(y);
+    if (shortcut && &layer == &branch.back()) y = y + (projection ? (*projection)(x) : x);
+    y = activate(y, layer.activation);
+    if (layer.gate) y = y * layer.gate(adaptive_avg_pool2d(y, 1));
+  }
+  return y;
 }
 
 }  // namespace quern::nn

@@ -18,13 +18,15 @@ inline kernels::ConvProblem problem_of(const ConvStage& s, const Shape& x, DType
 
 // The ways of conv_chain; their arguments have been checked.
 
-/// One autograd node; `recorded`: there will be one, some gradient is wanted.
+/// One autograd node, with a gate two; `recorded`: there will be one, some gradient is wanted. Only
+/// the last stage may have a gate.
 Tensor conv_chain_train(const Tensor& x, const ConvChain& chain, bool recorded);
-/// By the running statistics, which become the epilogues of the convolutions. Records nothing, and
-/// leaves the gate to its caller.
+/// By the running statistics, which become the epilogues of the convolutions. Records nothing.
 Tensor conv_chain_eval(const Tensor& x, const ConvChain& chain);
-/// What the chain's gate makes of these means. Error: of another shape or dtype.
-Tensor gate_factors(const ConvChain& chain, const Tensor& means);
+/// How many of them there are up to the first that has a gate, with it; all, if none has.
+size_t stages_to_gate(std::span<const ConvStage> stages);
+/// What the stage's gate makes of these means. Error: of another shape or dtype.
+Tensor gate_factors(const ConvStage& stage, const Tensor& means);
 /// op by op
 Tensor conv_chain_composed(const Tensor& x, const ConvChain& chain, bool training);
 

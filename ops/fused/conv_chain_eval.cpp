@@ -1,13 +1,16 @@
 // conv_chain in evaluation: a batch norm by running statistics is a factor and a summand a channel.
 // The factor is folded into the weight when that is packed; the sums of the convolution start from
-// the summand.
+// the summand. A gate's factors go into the next weight, an image's at a time, where that is less
+// than what they would multiply.
 #include <algorithm>
 #include <bit>
 #include <cstring>
 #include <utility>
 
+#include "quern/ops/adaptive_avg_pool2d.h"
 #include "quern/ops/detail/chain_strips.h"
 #include "quern/ops/detail/conv_stage.h"
+#include "quern/ops/detail/elementwise.h"
 #include "quern/ops/detail/packed_copy.h"
 #include "quern/ops/kernels/work.h"
 #include "quern/tensor/raw.h"
@@ -19,6 +22,11 @@ namespace {
 using namespace kernels;
 using namespace detail;
 using enum ConvChain::Shortcut;
+
+const std::byte* at(const void* p, int64_t bytes) {
+  return static_cast<const std::byte*>(p) + bytes;
+}
+std::byte* at(void* p, int64_t bytes) { return static_cast<std::byte*>(p) + bytes; }
 
 /// Of its y; with a gap after each row and before the first, these are zeros.
 Tensor room_for(const ConvProblem& p) {
@@ -37,8 +45,8 @@ Tensor scaled(const Tensor& weight, const Tensor& factors) {
   visit_floating("conv_chain", factors.dtype(), [&]<class T>(std::type_identity<T>) {
     const T *from = filters.data<T>(), *factor = factors.data<T>();
     T* to = result.out<T>();
-    for (int64_t i = 0; i < result.numel(); ++i)
-      to[i] = static_cast<T>(from[i] * factor[i / items]);
+    for (int64_t o = 0; o < factors.numel(); ++o, from += items, to += items)
+      for (int64_t i = 0; i < items; ++i) to[i] = static_cast<T>(from[i] * factor[o]);
   });
   return result;
 }
@@ -86,16 +94,53 @@ void run(const ConvPlan& plan, const ConvStage& stage, const void* x, void* y, c
 
 auto plan_of(const ConvProblem& p) { return conv_plan(p, ConvPass::forward); }
 
+/// The same of x times a gate's factors, which every image's weight is multiplied by.
+void run_gated(ConvProblem p, const ConvStage& stage, const Tensor& x, const Tensor& factors,
+               const Tensor& y, const void* residual, Activation activation) {
+  const int64_t images = std::exchange(p.n, 1), item = itemsize(p.dtype);
+  const auto plan = plan_of(p);
+  const BatchNorm norm = norm_of(stage);
+  const ChannelNorm by_channel(norm, Moments(norm), p.dtype, ChannelNorm::Center::zero);
+  const Tensor weight = scaled(stage.weight, by_channel.scale);
+  const Tensor by_image = raw::to(factors, weight.dtype());
+  const Workspace packed(plan->packed_bytes());
+  const Span span = Span::of_module(stage.module);
+  for (int64_t i = 0; i < images; ++i) {
+    const Tensor factor = raw::as_strided(by_image, {1, p.ic, 1, 1}, {p.ic, 1, 1, 1}, i * p.ic);
+    pack_weight(*plan, raw::binary("conv_chain", Binary::mul, weight, factor), packed.as<void>());
+    const int64_t place = i * y.stride(0) * item;
+    plan->run(at(x.data_ptr(), i * x.stride(0) * item), packed.as<void>(), at(y.out_ptr(), place),
+              kernels::activate(by_channel.shift.data_ptr(),
+                                residual ? at(residual, place) : nullptr, activation));
+  }
+}
+/// Are there several times as many pixels as what makes and packs a weight of them passes over?
+bool gates_weight(const ConvStage& s, const Tensor& x) {
+  return s.groups == 1 && x.numel() >= 4 * x.size(0) * s.weight.numel();
+}
+
+/// Stages without a gate between them, and what they begin and end with.
+struct Part {
+  std::span<const ConvStage> stages;
+  Tensor x, factors;  // factors: of the gate before, if x is still to be multiplied by them
+  Tensor source;      // what a shortcut begins with
+  const ConvChain* end = nullptr;  // whose shortcut it is; null: none
+};
+
 /// The output and what the last stage adds to its sums: null, none.
 struct Output {
-  Output(const ConvChain& chain, const Tensor& x, const ConvProblem& last)
-      : y(empty(output_shape(last), x.dtype(), MemoryFormat::channels_last)) {
-    if (chain.shortcut == identity) residual = x.data_ptr();
-    if (chain.shortcut != projection) return;
-    // Its place is that of the sum, which adds to what it finds there.
-    run(*plan_of(problem_of(chain.projection, x.shape(), x.dtype())), chain.projection,
-        x.data_ptr(), y.out_ptr(), nullptr, Activation::none);
-    residual = y.data_ptr();
+  Output(const Part& part, const ConvProblem& last)
+      : y(empty(output_shape(last), part.x.dtype(), MemoryFormat::channels_last)) {
+    const Tensor& x = part.source;
+    const auto shortcut = part.end == nullptr ? none : part.end->shortcut;
+    if (shortcut == identity) residual = x.data_ptr();
+    if (shortcut == projection) {
+      // Its place is that of the sum, which adds to what it finds there.
+      const ConvStage& stage = part.end->projection;
+      run(*plan_of(problem_of(stage, x.shape(), x.dtype())), stage, x.data_ptr(), y.out_ptr(),
+          nullptr, Activation::none);
+      residual = y.data_ptr();
+    }
   }
   Tensor y;
   const void* residual = nullptr;
@@ -104,7 +149,7 @@ struct Output {
 /// What strips of a chain run, found once for all that are alike: for one thread.
 class StripPlans {
  public:
-  explicit StripPlans(const ConvChain& chain) : stages_(chain.stages) {}
+  explicit StripPlans(std::span<const ConvStage> stages) : stages_(stages) {}
   struct Stage {
     size_t index;
     std::shared_ptr<const ConvPlan> plan;
@@ -123,29 +168,33 @@ class StripPlans {
   CachedVector<Stage> found_;  // the first strip's of an image, the last one's, those between
 };
 
-Tensor run_by_strips(const ChainStrips& strips, const ConvChain& chain, const Tensor& x,
-                     const ConvProblem& last) {
-  const Output out(chain, x, last);
+Tensor run_by_strips(const ChainStrips& strips, const Part& part, const ConvProblem& last) {
+  const Output out(part, last);
   const auto* residual = static_cast<const std::byte*>(out.residual);
-  const int64_t item = itemsize(x.dtype());
-  CachedVector<StripPlans> plans(static_cast<size_t>(num_threads()), StripPlans(chain));
+  const int64_t item = itemsize(part.x.dtype());
+  CachedVector<StripPlans> plans(static_cast<size_t>(num_threads()), StripPlans(part.stages));
   strips.run(
-      x.data_ptr(), out.y.out_ptr(),
+      part.x.data_ptr(), out.y.out_ptr(),
       [&](size_t i, const ConvProblem& p, const std::byte* from, std::byte* to, int64_t place) {
         const StripPlans::Stage& found = plans[static_cast<size_t>(thread_index())].find(i, p);
-        const bool adds = residual != nullptr && i + 1 == chain.stages.size();
-        run(*found.plan, found.weight, chain.stages[i], from, to,
-            adds ? residual + place * item : nullptr, chain.stages[i].activation);
+        const bool adds = residual != nullptr && i + 1 == part.stages.size();
+        run(*found.plan, found.weight, part.stages[i], from, to,
+            adds ? residual + place * item : nullptr, part.stages[i].activation);
       });
   return out.y;
 }
 
-Tensor run_one_by_one(std::span<const ConvProblem> problems, const ConvChain& chain,
-                      const Tensor& x) {
-  Tensor y = x;
+Tensor run_one_by_one(std::span<const ConvProblem> problems, const Part& part) {
+  Tensor x = part.x;
   ConvProblem p = problems[0];
   auto plan = plan_of(p);
-  for (size_t i = 0; i + 1 < chain.stages.size(); ++i) {
+  const auto run_stage = [&](size_t i, const Tensor& y, const void* residual) {
+    const ConvStage& stage = part.stages[i];
+    if (i == 0 && part.factors.defined())
+      run_gated(p, stage, x, part.factors, y, residual, stage.activation);
+    else run(*plan, stage, x.data_ptr(), y.out_ptr(), residual, stage.activation);
+  };
+  for (size_t i = 0; i + 1 < part.stages.size(); ++i) {
     ConvProblem next = problems[i + 1];
     auto next_plan = plan_of(next);
     // Written with the zero padding between rows that a 3×3 reads, which need not copy it then.
@@ -153,31 +202,47 @@ Tensor run_one_by_one(std::span<const ConvProblem> problems, const ConvChain& ch
       p.y_gap = next.x_gap = gap;
       plan = plan_of(p), next_plan = plan_of(next);
     }
-    const Tensor input = std::exchange(y, room_for(p));
-    run(*plan, chain.stages[i], input.data_ptr(), y.out_ptr(), nullptr, chain.stages[i].activation);
-    p = next, plan = std::move(next_plan);
+    const Tensor y = room_for(p);
+    run_stage(i, y, nullptr);
+    x = y, p = next, plan = std::move(next_plan);
   }
-  const Output out(chain, x, p);
-  run(*plan, chain.stages.back(), y.data_ptr(), out.y.out_ptr(), out.residual,
-      chain.stages.back().activation);
+  const Output out(part, p);
+  run_stage(part.stages.size() - 1, out.y, out.residual);
   return out.y;
+}
+
+Tensor run_part(const Part& part) {
+  CachedVector<ConvProblem> problems;
+  problems.reserve(part.stages.size());
+  Shape shape = part.x.shape();
+  for (const ConvStage& stage : part.stages) {
+    problems.push_back(problem_of(stage, shape, part.x.dtype()));
+    shape = output_shape(problems.back());
+  }
+  const ChainStrips strips(problems);
+  return strips.pay() && !part.factors.defined() ? run_by_strips(strips, part, problems.back())
+                                                 : run_one_by_one(problems, part);
 }
 
 }  // namespace
 
 Tensor detail::conv_chain_eval(const Tensor& x_any, const ConvChain& chain) {
-  const Tensor x = raw::contiguous(x_any, MemoryFormat::channels_last);
-  CachedVector<ConvProblem> problems;
-  problems.reserve(chain.stages.size());
-  Shape shape = x.shape();
-  for (const ConvStage& stage : chain.stages) {
-    problems.push_back(problem_of(stage, shape, x.dtype()));
-    shape = output_shape(problems.back());
+  Part part;
+  part.x = part.source = raw::contiguous(x_any, MemoryFormat::channels_last);
+  for (auto rest = chain.stages; !rest.empty();) {
+    part.stages = rest.first(stages_to_gate(rest));
+    rest = rest.subspan(part.stages.size());
+    if (rest.empty()) part.end = &chain;
+    part.x = run_part(part);
+    part.factors = {};
+    const ConvStage& last = part.stages.back();
+    if (!last.gate) continue;
+    part.factors = gate_factors(last, adaptive_avg_pool2d(part.x, 1));
+    if (!rest.empty() && gates_weight(rest.front(), part.x)) continue;
+    part.x = raw::binary("conv_chain", Binary::mul, part.x, part.factors);
+    part.factors = {};
   }
-  const ChainStrips strips(problems);
-  const Tensor y = strips.pay() ? run_by_strips(strips, chain, x, problems.back())
-                                : run_one_by_one(problems, chain, x);
-  return raw::contiguous(y, x_any.format());
+  return raw::contiguous(part.x, x_any.format());
 }
 
 }  // namespace quern

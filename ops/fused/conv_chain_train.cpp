@@ -66,7 +66,7 @@ Tensor record_join(const std::shared_ptr<TrainedChain>& trained, const Tensor& x
 /// The output times its gate's factors, with the history that `inputs` and the factors ask for. Two
 /// nodes: that of the product leaves its gradient for that of the means, which comes later and
 /// passes both on at once.
-Tensor record_gated(const std::shared_ptr<TrainedChain>& trained, const ConvChain& chain,
+Tensor record_gated(const std::shared_ptr<TrainedChain>& trained, const ConvStage& stage,
                     const Tensors& inputs) {
   const BatchNormSize size = trained->last().size();
   const Tensor sums = empty({size.images, size.channels, 1, 1}, DType::f64);
@@ -84,7 +84,7 @@ Tensor record_gated(const std::shared_ptr<TrainedChain>& trained, const ConvChai
   std::function<Tensor()> saved = [out] { return out; };
   if (means.requires_grad() && only_clamps(trained->last().activation))  // as in record_join()
     saved = [trained] { return trained->join({}); };
-  const Tensor factors = gate_factors(chain, means);
+  const Tensor factors = gate_factors(stage, means);
   trained->gate.emplace(SavedTensor(kOp, factors));
   return record(kOp, raw::binary(kOp, Binary::mul, out, factors), {means, factors},
                 [=, shape = factors.shape()](const Tensor& dy, Needs needs) -> Tensors {
@@ -127,7 +127,8 @@ Tensor detail::conv_chain_train(const Tensor& x_any, const ConvChain& chain, boo
   });
   if (projected) stages.push_back(*std::move(projection));
 
-  Tensor y = chain.gate ? record_gated(trained, chain, inputs)
+  const ConvStage& last = chain.stages.back();
+  Tensor y = last.gate  ? record_gated(trained, last, inputs)
              : recorded ? record_join(trained, x, inputs)
                         : trained->join(x);
   y = contiguous(y, x_any.format());

@@ -2,6 +2,7 @@
 #pragma once
 #include <doctest/doctest.h>
 
+#include <optional>
 #include <vector>
 
 #include "gradcheck_helper.h"
@@ -26,7 +27,7 @@ struct Case {
   Shape input;
   std::vector<Convolution> branch;
   Shortcut shortcut;
-  bool gated = false;
+  std::optional<size_t> gate = {};  // the stage that has one
 };
 inline const std::vector<Case> kCases{
     {"stem", {2, 2, 9, 11}, {{5, 7, 2}}, Shortcut::none},
@@ -55,9 +56,21 @@ inline const std::vector<Case> kCases{
      {3, 6, 9, 8},
      {{18, 1, 1, 1, Activation::silu}, {18, 5, 2, 18, Activation::silu}},
      Shortcut::none,
-     true},
-    {"gate of relu", {2, 6, 5, 7}, {{7, 3, 1, 1, Activation::relu}}, Shortcut::none, true},
-    {"gate of a norm", {2, 8, 5, 4}, {{12, 3, 1, 4, Activation::none}}, Shortcut::none, true},
+     1},
+    {"gate of relu", {2, 6, 5, 7}, {{7, 3, 1, 1, Activation::relu}}, Shortcut::none, 0},
+    {"gate of a norm", {2, 8, 5, 4}, {{12, 3, 1, 4, Activation::none}}, Shortcut::none, 0},
+    {"inverted residual with a gate",
+     {2, 8, 9, 6},
+     {{20, 1, 1, 1, Activation::silu},
+      {20, 3, 1, 20, Activation::silu},
+      {8, 1, 1, 1, Activation::none}},
+     Shortcut::identity,
+     1},
+    {"gate on few pixels, projection",
+     {3, 6, 5, 4},
+     {{10, 3, 2, 1, Activation::hardswish}, {12, 3, 1, 1, Activation::relu}},
+     Shortcut::projection,
+     0},
 };
 
 /// The tensors of a chain, leaves that require a gradient: the same values, rounded to bf16, in any
@@ -75,10 +88,12 @@ struct Chain {
       stride *= conv.stride;
     }
     if (shortcut == Shortcut::projection) projection = stage(c.input[1], {channels, 1, stride});
-    if (c.gated) gate_weight = tensor({channels, channels, 1, 1}, -1, 1);
+    if (!c.gate) return;
+    const int64_t gated = c.branch[*c.gate].outputs;
+    gate_weight = tensor({gated, gated, 1, 1}, -1, 1);
+    stages[*c.gate].gate = gate_by(gate_weight);
   }
   static std::function<Tensor(const Tensor&)> gate_by(const Tensor& weight) {
-    if (!weight.defined()) return {};
     return [weight](const Tensor& means) { return sigmoid(conv2d(means, weight)); };
   }
   Tensor tensor(const Shape& shape, double low, double high,
@@ -105,7 +120,7 @@ struct Chain {
         .activation = conv.activation};
   }
   ConvChain get() const {
-    ConvChain chain{.stages = stages, .shortcut = shortcut, .gate = gate_by(gate_weight)};
+    ConvChain chain{.stages = stages, .shortcut = shortcut};
     if (shortcut == Shortcut::projection) chain.projection = projection;
     return chain;
   }

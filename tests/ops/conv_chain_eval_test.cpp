@@ -1,6 +1,8 @@
 // conv_chain in evaluation against the composition of its ops in f64.
 #include <doctest/doctest.h>
 
+#include <optional>
+
 #include "gradcheck_helper.h"
 #include "precision_scope.h"
 #include "quern/autograd/grad_mode.h"
@@ -27,6 +29,7 @@ struct Case {
   Shape x;
   std::vector<Conv> convs;
   ConvChain::Shortcut shortcut;
+  std::optional<size_t> gate = {};  // the stage whose output is multiplied by its means
 };
 const Case kCases[] = {
     {"stem", {2, 3, 19, 23}, {{3, 20, 7, 2}}, none},
@@ -40,6 +43,10 @@ const Case kCases[] = {
     {"wide rows", {2, 32, 3, 168}, {{32, 32, 1}, {32, 32, 3}, {32, 32, 1}}, identity},
     {"wide rows with stride", {1, 32, 3, 168}, {{32, 32, 1}, {32, 32, 3, 2}}, none},
     {"short rows", {2, 32, 7, 7}, {{32, 64, 1}, {64, 32, 3}}, identity},
+    {"gate on many pixels", {2, 9, 11, 13}, {{9, 20, 1}, {20, 20, 3}, {20, 9, 1}}, identity, 1},
+    {"gate on few pixels", {2, 9, 4, 3}, {{9, 20, 3}, {20, 33, 1}}, projection, 0},
+    {"gate before rows", {2, 20, 21, 42}, {{20, 8, 1}, {8, 4, 3}, {4, 4, 3}}, none, 0},
+    {"gate at the end", {3, 5, 6, 7}, {{5, 18, 3}}, none, 0},
 };
 
 /// The tensors of a case; `map` makes each from f64 values in -1..1.
@@ -66,6 +73,7 @@ struct Network {
            .eps = 1e-3});
     };
     for (const Conv& conv : c.convs) stage(conv);
+    if (c.gate) stages[*c.gate].gate = [](const Tensor& means) { return means; };
     if (c.shortcut == projection) {
       int64_t stride = 1;
       for (const Conv& conv : c.convs) stride *= conv.stride;
@@ -138,8 +146,10 @@ double bound(const Case& c, DType dtype, double product) {
     roundings += static_cast<double>(conv.inputs * conv.kernel * conv.kernel) + 8;
   }
   // In bf16 each weight with its factor, and what each stage gives.
-  const double stored = dtype == DType::bf16 ? static_cast<double>(2 * c.convs.size() + 1) : 0;
-  return 1.1 *
+  double stored = dtype == DType::bf16 ? static_cast<double>(2 * c.convs.size() + 1) : 0;
+  // A gate's product has the errors of what it multiplies twice; the mean is rounded, and it is.
+  if (c.gate) roundings = 2 * roundings + static_cast<double>(c.x[2] * c.x[3]), stored *= 2;
+  return (c.gate ? 2.2 : 1.1) *
          (roundings * eps + stored * 0x1p-8 + static_cast<double>(c.convs.size() + 1) * product);
 }
 
@@ -200,6 +210,7 @@ TEST_CASE("conv_chain in evaluation multiplies f32 as precisely as it is told") 
 
 TEST_CASE("conv_chain in evaluation under autocast rounds the weights once, norms folded in") {
   for (const Case& c : kCases) {
+    if (c.gate) continue;  // a weight's factors are folded in, too, before it is rounded
     CAPTURE(c.name);
     const Network network(c, rounded(DType::f32));
     const Tensor x = random(c.x, 1, DType::f32);
@@ -287,16 +298,18 @@ TEST_CASE("conv_chain in evaluation gives gradients where they are wanted") {
 TEST_CASE("conv_chain in evaluation gives an image the same bits in any batch") {
   // An image's activations are 1.6 MB in f32: a batch of 11 goes through the stages in several
   // parts.
-  for (DType dtype : {DType::f32, DType::bf16}) {
-    const Case c{"large", {11, 64, 47, 47}, {{64, 32, 1}, {32, 32, 3}, {32, 64, 1}}, identity};
-    const Network network(c, rounded(dtype));
-    for (MemoryFormat format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
-      const Tensor x = random(c.x, 1, dtype, format), y = network(x);
-      for (int64_t i = 0; i < c.x[0]; ++i)
-        CHECK(same_bits(raw::contiguous(raw::slice(y, 0, i, i + 1)),
-                        raw::contiguous(network(raw::slice(x, 0, i, i + 1)))));
+  for (const Case& c :
+       {Case{"large", {11, 64, 47, 47}, {{64, 32, 1}, {32, 32, 3}, {32, 64, 1}}, identity},
+        Case{"gated", {4, 16, 24, 24}, {{16, 32, 1}, {32, 16, 1}}, identity, 0}})
+    for (DType dtype : {DType::f32, DType::bf16}) {
+      const Network network(c, rounded(dtype));
+      for (MemoryFormat format : {MemoryFormat::contiguous, MemoryFormat::channels_last}) {
+        const Tensor x = random(c.x, 1, dtype, format), y = network(x);
+        for (int64_t i = 0; i < c.x[0]; ++i)
+          CHECK(same_bits(raw::contiguous(raw::slice(y, 0, i, i + 1)),
+                          raw::contiguous(network(raw::slice(x, 0, i, i + 1)))));
+      }
     }
-  }
 }
 
 TEST_CASE("conv_chain in evaluation has the same bits with 1, 2 and 3 threads") {
@@ -304,7 +317,8 @@ TEST_CASE("conv_chain in evaluation has the same bits with 1, 2 and 3 threads") 
   // Of the second one, cells are so large that threads take the last ones in pieces.
   for (const Case& c :
        {Case{"large", {2, 64, 28, 28}, {{64, 32, 1}, {32, 32, 3}, {32, 64, 1}}, identity},
-        Case{"pieces", {1, 256, 28, 28}, {{256, 256, 1}, {256, 32, 3}}, none}}) {
+        Case{"pieces", {1, 256, 28, 28}, {{256, 256, 1}, {256, 32, 3}}, none},
+        Case{"gated", {3, 64, 28, 28}, {{64, 96, 1}, {96, 64, 1}}, identity, 0}}) {
     for (DType dtype : {DType::f32, DType::bf16}) {
       const Network network(c, rounded(dtype));
       const Tensor x = random(c.x, 1, dtype, MemoryFormat::channels_last);

@@ -186,8 +186,8 @@ TEST_CASE("gradients of conv_chain") {
           };
           for (ConvStage& s : stages) take(s);
           if (copy.shortcut == Shortcut::projection) take(copy.projection);
+          if (c.gate) stages[*c.gate].gate = Chain::gate_by(in[i]);
           copy.stages = stages;
-          if (copy.gate) copy.gate = Chain::gate_by(in[i]);
           return conv_chain(in[0], copy, true);
         },
         chain.leaves());
@@ -301,18 +301,20 @@ TEST_CASE("conv_chain refuses what it cannot do, before anything has changed") {
   stages[0].running_var = {};
   CHECK_THROWS_AS(conv_chain(chain.x, wrong, false), Error);
   wrong = chain.get();
-  wrong.gate = [](const Tensor& means) { return means; };
-  refuses(wrong, "[conv_chain] shortcut: expected none beside a gate");
+  stages = chain.stages;
+  wrong.stages = stages;
+  stages.back().gate = [](const Tensor& means) { return means; };
+  refuses(wrong, "[conv_chain] shortcut: expected none beside a gate of the last stage");
   wrong.shortcut = Shortcut::none;
-  wrong.gate = [](const Tensor& means) { return raw::to(means, DType::f64); };
+  stages.back().gate = [](const Tensor& means) { return raw::to(means, DType::f64); };
   refuses(wrong, "[conv_chain] gate: expected factors f32 [2,10,1,1], got f64 [2,10,1,1]");
-  wrong.gate = [](const Tensor&) { return Tensor(); };
+  stages.back().gate = [](const Tensor&) { return Tensor(); };
   refuses(wrong, "[conv_chain] gate: expected factors f32 [2,10,1,1], got undefined");
   CHECK(chain.stages[0].running_mean.to_vector<double>() == mean);
 }
 
 TEST_CASE("conv_chain differentiates what a gate kept, and one that does not look") {
-  const Case c{"gated", {2, 5, 6, 7}, {{9, 3, 1, 1, Activation::silu}}, Shortcut::none, true};
+  const Case c{"gated", {2, 5, 6, 7}, {{9, 3, 1, 1, Activation::silu}}, Shortcut::none, 0};
   // By the means alone, by the product alone, by both; of factors that are of the means, or not.
   for (const bool looks : {true, false})
     for (const auto& [by_means, by_product] :
@@ -321,14 +323,13 @@ TEST_CASE("conv_chain differentiates what a gate kept, and one that does not loo
       CAPTURE(by_means);
       CAPTURE(by_product);
       const auto run = [&](auto way) {
-        const Chain leaves = differentiable(c, DType::f64, MemoryFormat::channels_last);
-        ConvChain chain = leaves.get();
+        Chain leaves = differentiable(c, DType::f64, MemoryFormat::channels_last);
         Tensor means;
-        chain.gate = [&](const Tensor& m) {
+        leaves.stages[0].gate = [&](const Tensor& m) {
           means = m;
           return looks ? sigmoid(m) : full(m.shape(), 0.75, DType::f64);
         };
-        const Tensor y = way(leaves.x, chain);
+        const Tensor y = way(leaves.x, leaves.get());
         Tensor loss = zeros({}, DType::f64);
         if (by_means) loss = loss + sum(means * random(means.shape(), 5));
         if (by_product) loss = loss + sum(y * random(y.shape(), 6));
