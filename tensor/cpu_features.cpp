@@ -283,4 +283,13 @@ CacheSizes cache_sizes() {
   return sizes;
 }
 
+bool l3_is_mesh() {
+#if defined(__x86_64__)
+  static const bool intel = (__builtin_cpu_init(), __builtin_cpu_is("intel") != 0);
+  return intel;
+#else
+  return false;
+#endif
+}
+
 }  // namespace quern

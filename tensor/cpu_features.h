@@ -43,4 +43,8 @@ struct CacheSizes {
 };
 CacheSizes cache_sizes();  ///< of this machine
 
+/// Do all cores of a socket share its third-level cache over a mesh, as Intel's do, not a few
+/// cores one of their own? Such a cache is large, and slow to read line by line.
+bool l3_is_mesh();
+
 }  // namespace quern

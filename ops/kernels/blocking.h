@@ -132,5 +132,8 @@ inline int64_t depthwise_block() { return l2() / 2; }
 /// in time, and few products are made of each, so that a prefetch would cost more than it saves.
 /// (What a backward pass reads of the forward pass comes from memory: it is prefetched beyond L2.)
 inline int64_t just_written() { return l3() / 2; }
+/// Lines of an output of so many bytes are owned before they are written: a store would wait for
+/// memory, or for a mesh.
+inline int64_t owned_ahead() { return l3_is_mesh() ? l2() : read_by_products(); }
 
 }  // namespace quern::kernels::cache

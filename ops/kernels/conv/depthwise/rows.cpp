@@ -46,7 +46,7 @@ class DepthwiseEngine {
         direct_(plain_ && out_strides_.c == 1 && outputs_ >= kDepthwiseChannels),
         moments_(epilogue.kind == Epilogue::Kind::moments && out_strides_.c == 1 &&
                  outputs_ >= kDepthwiseChannels && plan.group == 1 && !index_),
-        slides_(direct_ && plan.slides && !pixels_collide() &&
+        slides_(direct_ && plan.slides && !pixels_collide() && !reads_pairs_of_lines() &&
                 (x_.stride() == 1 || !source_.streams_past(cache::l2())) &&
                 output_bytes() < cache::read_at_once()),
         bypasses_(!slides_ &&
@@ -54,7 +54,7 @@ class DepthwiseEngine {
         panels_(outputs_, panel_width()),
         pitch_(round_up(panels_.widest(), kDepthwiseChannels)),
         streams_(source_.streams_past(cache::just_written())),
-        owned_ahead_(output_bytes() >= cache::read_by_products() ? out_strides_.y : 0),
+        owned_ahead_(output_bytes() >= cache::owned_ahead() ? out_strides_.y : 0),
         row_parts_(row_parts()),
         block_rows_(block_rows()),
         output_(epilogue, gemm_, out_strides_, out_strides_.x, p_.n, outputs_, p_.n * row_parts_,
@@ -83,6 +83,13 @@ class DepthwiseEngine {
            (few_taps && out_strides_.x * kItem == cache::kWay / 8 &&
             source_.streams_past(cache::l2()));
   }
+  bool comes_over_mesh() const { return l3_is_mesh() && source_.streams_past(cache::l2()); }
+  /// Row by row, f32 under three taps is read by two vectors at a time: whole pairs of lines, as
+  /// Intel's L2 fetches them, if pixels are a multiple of these.
+  bool reads_pairs_of_lines() const {
+    return comes_over_mesh() && p_.kw == 3 && kItem == 4 &&
+           out_strides_.x * kItem % (2 * cache::kLine) == 0;
+  }
   int64_t output_bytes() const { return p_.n * out_strides_.n * kItem; }
   bool bypasses(int64_t least) const {
     return cache::bypassed(out_, output_bytes(), out_strides_.x * kItem, least);
@@ -95,7 +102,7 @@ class DepthwiseEngine {
       return depthwise_panel(weights, kCopiedChannels<T>);
     if (direct_ && plan_.group > 1)
       return depthwise_panel(weights, outputs_, cache::grouped_weights());
-    if (slides_)  // cells are first cut across, since windows slide over whole columns best
+    if (slides_ && !comes_over_mesh())  // whole columns first: windows slide over them best
       return depthwise_panel(weights, std::max(kCopiedChannels<T>, outputs_ * p_.n / wanted()));
     return depthwise_panel(weights, moments_ ? std::min(outputs_, kStripColumns) : outputs_);
   }
