@@ -147,7 +147,10 @@ const Sizes kFewColumns[] = {{70, 8, 300, 1, false, true},
                              {33, 3, 2100, 1, false, true},
                              {5, 700, 257, 1, false, true},  // few rows
                              {7, 6, 30'000, 1, false, true},
-                             {19, 7, 256, 3, false, true}};
+                             {19, 7, 256, 3, false, true},
+                             {70, 8, 300},  // B is copied
+                             {110, 8, 5000},
+                             {16, 3, 256}};
 const Sizes kBatches[] = {{4, 4, 4, 40},
                           {16, 16, 16, 9},
                           {31, 29, 32, 5, true},
@@ -182,7 +185,8 @@ TEST_CASE("they add a bias, accumulate, round to bf16 once, and leave what is be
          {Sizes{9, 1, 40}, Sizes{1, 300, 70}, Sizes{40, 1, 70, 1, true}, Sizes{8, 40, 9000},
           Sizes{7, 19, 5, 9, false, true}, Sizes{300, 70, 1}, Sizes{17, 1030, 3, 2, true},
           Sizes{70, 5, 300, 1, false, true}, Sizes{6, 90, 300, 2, false, true},
-          Sizes{3, 4, 30'000, 1, false, true}, Sizes{4, 9, 30'000, 1, false, true}}) {
+          Sizes{3, 4, 30'000, 1, false, true}, Sizes{4, 9, 30'000, 1, false, true},
+          Sizes{40, 8, 2100}}) {
       Product product(kernel, shape);
       for (bool bias : {false, true})
         for (bool accumulate : {false, true})
@@ -198,10 +202,10 @@ TEST_CASE("they add a bias, accumulate, round to bf16 once, and leave what is be
 TEST_CASE("they give the same bits for any number of threads") {
   const Threads kept;
   for_each_kernel([](const DirectKernel& kernel) {
-    for (const Sizes& shape :
-         {Sizes{300, 1, 515}, Sizes{1, 1, 200'000}, Sizes{1, 2100, 700}, Sizes{8, 1030, 500},
-          Sizes{31, 29, 32, 50, false, true}, Sizes{40, 2100, 2},
-          Sizes{6, 900, 300, 1, false, true}, Sizes{3, 4, 30'000, 1, false, true}}) {
+    for (const Sizes& shape : {Sizes{300, 1, 515}, Sizes{1, 1, 200'000}, Sizes{1, 2100, 700},
+                               Sizes{8, 1030, 500}, Sizes{31, 29, 32, 50, false, true},
+                               Sizes{40, 2100, 2}, Sizes{6, 900, 300, 1, false, true},
+                               Sizes{3, 4, 30'000, 1, false, true}, Sizes{210, 8, 2100}}) {
       Product product(kernel, shape);
       set_num_threads(1);
       const Elements& c = product.run();
@@ -221,8 +225,9 @@ TEST_CASE("they give the same bits for any number of threads") {
 
 TEST_CASE("what they do not take is left to gemm") {
   for_each_kernel([](const DirectKernel& kernel) {
-    for (const Sizes& shape : {Sizes{129, 64, 64}, Sizes{65, 65, 17}, Sizes{9, 17, 65},
-                               Sizes{2, 40, 40, 1, false, true}, Sizes{0, 1, 4}, Sizes{4, 1, 0}})
+    for (const Sizes& shape :
+         {Sizes{129, 64, 64}, Sizes{65, 65, 17}, Sizes{9, 17, 65}, Sizes{2, 40, 40, 1, false, true},
+          Sizes{20, 8, 256, 1, true}, Sizes{0, 1, 4}, Sizes{4, 1, 0}})
       CHECK_FALSE(Product(kernel, shape).taken());
     for (const Sizes& shape : {Sizes{64, 64, 64}, Sizes{9, 17, 40}, Sizes{70, 40, 9}})
       CHECK(Product(kernel, shape).taken() == (kernel.dtype == DType::f32));

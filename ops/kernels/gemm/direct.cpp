@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <optional>
 
+#include "quern/ops/kernels/blocking.h"
 #include "quern/ops/kernels/gemm/complete.h"
 #include "quern/ops/kernels/pack/matrix.h"
 #include "quern/ops/kernels/table.h"
@@ -29,11 +30,13 @@ GemmProblem transposed(const GemmProblem& p) {
   return q;
 }
 
-/// One column of B or, where their sums are long, few: each row of A is read once for all.
+/// One column of B or, where their sums are long, few: each row of A is read once for all. Of few
+/// columns that do not lie so, a copy is made, which takes as long as a few rows.
 bool is_dots(const GemmProblem& p) {
-  constexpr int64_t kFewColumns = 8, kLong = 256;
-  return (p.n == 1 || (p.n <= kFewColumns && p.k >= kLong)) && p.a.col_stride == 1 &&
-         p.b.row_stride == 1;
+  constexpr int64_t kFewColumns = 8, kLong = 256, kWorthACopy = 16;
+  const bool few = p.n <= kFewColumns && p.k >= kLong;
+  const bool copied = few && p.n > 1 && p.batch == 1 && p.m >= kWorthACopy;
+  return (p.n == 1 || few) && p.a.col_stride == 1 && (p.b.row_stride == 1 || copied);
 }
 
 /// Rows of B that lie as vectors take them, and few enough of A or k to take them one time; or so
@@ -68,12 +71,16 @@ struct Plan {
  private:
   Plan(const GemmProblem& p, bool dots, bool swapped) : p(p), dots(dots), swapped(swapped) {
     constexpr int64_t kElements = 1 << 14, kMostParts = 32;  // of the matrix: 64 KiB of f32
+    constexpr int64_t kColumns = 1 << 13;  // of several columns, which L1 keeps for all rows
+    const bool several = dots && p.n > 1;
     columns = std::min<int64_t>(p.n, 1024);
     rows = std::clamp<int64_t>(kElements / (dots ? p.k : columns), 1, p.m);
+    if (several) rows = std::clamp<int64_t>(4 * rows, 3, std::max<int64_t>(3, p.m / 16)) / 3 * 3;
     parts = 1;
     if (p.batch == 1 && ceil_div(p.m, rows) * ceil_div(p.n, columns) < 16)
       parts = std::clamp<int64_t>(
           rows * p.k / (4 * kElements / (dots ? 1 : columns)) / (dots ? 1 : rows), 1, kMostParts);
+    if (several) parts = std::max(parts, ceil_div(p.n * p.k, kColumns));
     depth = ceil_div(p.k, parts);
     parts = ceil_div(p.k, depth);
   }
@@ -89,7 +96,15 @@ const DirectKernel* select_direct_kernel(const GemmProblem& p, DType a_and_b) {
 
 void direct_product(const DirectKernel& kernel, const GemmProblem& asked) {
   const Plan plan = *Plan::of(asked, kernel.dtype);
-  const GemmProblem& p = plan.p;
+  GemmProblem p = plan.p;
+  std::optional<Workspace> b_columns;
+  if (plan.dots && p.n > 1 && p.b.row_stride != 1) {
+    const int64_t item = itemsize(kernel.dtype), column = p.k + cache::kLine / item;
+    b_columns.emplace(p.n * column * item);
+    copy_matrix(item, p.b.data, p.b.col_stride, p.b.row_stride, b_columns->as<void>(), column, p.n,
+                p.k);
+    p.b = {b_columns->as<void>(), 1, column, 0};
+  }
   const auto complete_at = [&](int64_t batch, int64_t i, int64_t j, int64_t m, int64_t n,
                                const float* sums, int64_t ld) {
     if (plan.swapped) complete(asked, batch, j, i, n, m, DType::f32, sums, ld);

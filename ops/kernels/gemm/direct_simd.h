@@ -2,8 +2,8 @@
 // element's sum does not depend on how many rows and columns are summed beside it, but for a column
 // that comes alone.
 #pragma once
-#include "quern/ops/kernels/columns_simd.h"
 #include "quern/ops/kernels/gemm/direct_kernel.h"
+#include "quern/ops/kernels/simd.h"
 
 namespace quern::kernels {
 namespace {
@@ -12,9 +12,9 @@ namespace {
 /// element of A fill the registers.
 constexpr int rows_beside(int vectors) {
 #if defined(__AVX512F__) || defined(__ARM_NEON)
-  return vectors == 1 ? 8 : 4;
+  return vectors == 4 ? 4 : 8;
 #else
-  return vectors == 1 ? 8 : 2;
+  return vectors == 1 ? 8 : 8 / vectors;
 #endif
 }
 
@@ -38,7 +38,7 @@ void tile(const Direct& d, int64_t i, int64_t j, Lanes lanes) {
     F row[vectors];
     unroll<vectors>([&](int v) {
       row[v] = lanes.load(b + v * width);
-      if constexpr (vectors > 1) __builtin_prefetch(b + (v + vectors) * width);  // the next tile's
+      if constexpr (vectors == 4) __builtin_prefetch(b + (v + vectors) * width);  // the next tile's
     });
     unroll<rows>([&](int r) {
       const F factor = broadcast(a + r * d.a_row);
@@ -69,9 +69,18 @@ void each_some(int64_t m, F f) {
 /// tile(rows, vectors, i, j, lanes) for all of C.
 template <class T, class F>
 void each_tile(const Direct& d, F tile) {
-  each_columns<T>(d.n, [&]<class Count, class Lanes>(int64_t j, Count vectors, Lanes lanes) {
+  const auto strip = [&]<class Count, class Lanes>(int64_t j, Count vectors, Lanes lanes) {
     each_some<rows_beside(Count::value)>(
         d.m, [&](auto rows, int64_t i) { tile(rows, vectors, i, j, lanes); });
+  };
+  constexpr int64_t lanes = kLanes<T>;
+  int64_t j = 0;
+  for (; j + 4 * lanes <= d.n; j += 4 * lanes)
+    strip(j, std::integral_constant<int, 4>{}, AllLanes{});
+  for (; j + 2 * lanes <= d.n; j += 2 * lanes)
+    strip(j, std::integral_constant<int, 2>{}, AllLanes{});
+  each_vector<T>(d.n - j, [&](int64_t c, int, auto part) {
+    strip(j + c, std::integral_constant<int, 1>{}, part);
   });
 }
 
@@ -213,9 +222,10 @@ void dots_of_pairs(const Direct& d, int64_t i, int64_t j) {
       });
     });
   }
-  unroll<rows>([&](int r) {
-    unroll<columns>(
-        [&](int c) { d.c[(i + r) * d.c_row + (j + c) * d.c_col] = xsimd::hadd(sum[r][c]); });
+  unroll<rows>([&](int r) __attribute__((always_inline)) {
+    unroll<columns>([&](int c) __attribute__((always_inline)) {
+      d.c[(i + r) * d.c_row + (j + c) * d.c_col] = xsimd::hadd(sum[r][c]);
+    });
   });
 }
 #endif
@@ -235,23 +245,36 @@ void dots_of(const Direct& d, int64_t i, int64_t j) {
   unroll<rows>([&](int r) { unroll<columns>([&](int c) { sum[r][c] = F(0.0f); }); });
   each_vector<T>(d.k, [&](int64_t p, int, auto lanes) {
     F row[rows];
-    unroll<rows>([&](int r) { row[r] = lanes.load(a + r * d.a_row + p); });
+    unroll<rows>([&](int r) __attribute__((always_inline)) {
+      row[r] = lanes.load(a + r * d.a_row + p);
+      if constexpr (columns == 8)
+        __builtin_prefetch(a + (rows + r) * d.a_row + p);  // the next ones
+    });
     unroll<columns>([&](int c) __attribute__((always_inline)) {
       const F factor = lanes.load(b + c * d.b_col + p);
-      unroll<rows>([&](int r) { sum[r][c] = fused(row[r], factor, sum[r][c]); });
+      unroll<rows>([&](int r) __attribute__((always_inline)) {
+        sum[r][c] = fused(row[r], factor, sum[r][c]);
+      });
     });
   });
-  unroll<rows>([&](int r) {
-    unroll<columns>(
-        [&](int c) { d.c[(i + r) * d.c_row + (j + c) * d.c_col] = xsimd::hadd(sum[r][c]); });
+  unroll<rows>([&](int r) __attribute__((always_inline)) {
+    unroll<columns>([&](int c) __attribute__((always_inline)) {
+      d.c[(i + r) * d.c_row + (j + c) * d.c_col] = xsimd::hadd(sum[r][c]);
+    });
   });
 }
 
+/// Eight columns beside three rows where there are 32 registers, so that A is read once.
 template <class T>
 void dots(const Direct& d) {
-  each_some<4>(d.n, [&](auto columns, int64_t j) {
+  int64_t j = 0;
+#if defined(__AVX512F__) || defined(__ARM_NEON)
+  for (; j + 8 <= d.n; j += 8)
+    each_some<3>(d.m, [&](auto rows, int64_t i) { dots_of<T, rows(), 8>(d, i, j); });
+#endif
+  each_some<4>(d.n - j, [&](auto columns, int64_t c) {
     each_some<rows_beside(4)>(
-        d.m, [&](auto rows, int64_t i) { dots_of<T, rows(), columns()>(d, i, j); });
+        d.m, [&](auto rows, int64_t i) { dots_of<T, rows(), columns()>(d, i, j + c); });
   });
 }
 
