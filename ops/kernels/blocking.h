@@ -66,6 +66,9 @@ inline int64_t panel_of_taps() { return l2() / 3; }
 /// What is copied of a pixel at a time where groups have few channels, which are a cache line or
 /// less: a call of memmove for each group would take longer than what it copies.
 inline constexpr int64_t kCopiedGroups = 512;
+/// So many panels of outputs read a source where it lies rather than a copy, if rows that are cut
+/// at the padding do not take longer than the copy: one, but a mesh brings the copy's source late.
+inline int64_t panels_without_copy() { return l3_is_mesh() ? 3 : 1; }
 /// Copies of the source of which each serves many cells, all together: beyond this, a cell does not
 /// find its own in L2 and had better make one.
 inline int64_t shared_sources() { return 2 * l2(); }

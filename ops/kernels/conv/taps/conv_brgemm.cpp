@@ -158,8 +158,8 @@ bool TapPlan::lies_as_a(int64_t gap) const {
 }
 
 bool TapPlan::reads_cut_rows(int64_t gap) const {
-  const bool once = conv.kw_in_k || panels == 1;
-  return once && lies_as_a(gap) && k_block == k && conv.source_channels % gemm->k_multiple == 0;
+  const bool few = conv.kw_in_k || panels <= cache::panels_without_copy();
+  return few && lies_as_a(gap) && k_block == k && conv.source_channels % gemm->k_multiple == 0;
 }
 
 bool TapPlan::reads_in_place(int64_t gap) const {

@@ -144,7 +144,7 @@ class TapPlan final : public ConvPlan {
   bool reads_in_place(int64_t gap) const;
   /// But for padding in its rows.
   bool lies_as_a(int64_t gap) const;
-  /// Can they with rows that are cut, and would each item of a copy be read by one panel only?
+  /// Can they with rows that are cut, and would each item of a copy be read by few panels only?
   bool reads_cut_rows(int64_t gap) const;
   void block_for_panels();
   void block_for_strips();
