@@ -34,8 +34,8 @@ struct Bf16 {
   template <int kRows>
   static void run(const GemmTile& tile) {
     const bool wide = tile.epilogue != nullptr && tile.epilogue->wide;
-    if (wide) dispatch_end<Pairs, kRows, F32Rows>(tile);
-    else dispatch_end<Pairs, kRows, Bf16Rows>(tile);
+    if (wide) dispatch_end<Tiles<Pairs, kRows>, F32Rows>(tile);
+    else dispatch_end<Tiles<Pairs, kRows>, Bf16Rows>(tile);
   }
 };
 

@@ -276,11 +276,10 @@ struct Outer {
   }
 };
 
-/// Tiles<Products, kRows>::run<End>; Rows is what `out` is like, if there is an epilogue.
-template <class Products, int kRows, class Rows, bool kHalf>
+/// AllTiles::run<End>; Rows is what `out` is like, if there is an epilogue.
+template <class AllTiles, class Rows, bool kHalf>
 void dispatch_end(const GemmTile& tile) {
   using Kind = Epilogue::Kind;
-  using AllTiles = Tiles<Products, kRows>;
   if (tile.epilogue == nullptr) return AllTiles::template run<IntoC<kHalf>>(tile);
   switch (tile.epilogue->kind) {
     case Kind::store: return AllTiles::template run<Completed<Rows, Kind::store, kHalf>>(tile);
@@ -291,10 +290,10 @@ void dispatch_end(const GemmTile& tile) {
       return AllTiles::template run<Completed<Rows, Kind::gradient, kHalf>>(tile);
   }
 }
-template <class Products, int kRows, class Rows>
+template <class AllTiles, class Rows>
 void dispatch_end(const GemmTile& tile) {
-  if (tile.n <= kNr / 2) dispatch_end<Products, kRows, Rows, true>(tile);
-  else dispatch_end<Products, kRows, Rows, false>(tile);
+  if (tile.n <= kNr / 2) dispatch_end<AllTiles, Rows, true>(tile);
+  else dispatch_end<AllTiles, Rows, false>(tile);
 }
 
 }  // namespace
