@@ -106,7 +106,7 @@ void run_gated(ConvProblem p, const ConvStage& stage, const Tensor& x, const Ten
   const Workspace packed(plan->packed_bytes());
   const Span span = Span::of_module(stage.module);
   for (int64_t i = 0; i < images; ++i) {
-    const Tensor factor = raw::as_strided(by_image, {1, p.ic, 1, 1}, {p.ic, 1, 1, 1}, i * p.ic);
+    const Tensor factor = raw::slice(by_image, 0, i, i + 1);
     pack_weight(*plan, raw::binary("conv_chain", Binary::mul, weight, factor), packed.as<void>());
     const int64_t place = i * y.stride(0) * item;
     plan->run(at(x.data_ptr(), i * x.stride(0) * item), packed.as<void>(), at(y.out_ptr(), place),
@@ -239,7 +239,8 @@ Tensor detail::conv_chain_eval(const Tensor& x_any, const ConvChain& chain) {
     if (!last.gate) continue;
     part.factors = gate_factors(last, adaptive_avg_pool2d(part.x, 1));
     if (!rest.empty() && gates_weight(rest.front(), part.x)) continue;
-    part.x = raw::binary("conv_chain", Binary::mul, part.x, part.factors);
+    part.x = raw::contiguous(raw::binary("conv_chain", Binary::mul, part.x, part.factors),
+                             MemoryFormat::channels_last);
     part.factors = {};
   }
   return raw::contiguous(part.x, x_any.format());

@@ -148,6 +148,7 @@ const Sizes kFewColumns[] = {{70, 8, 300, 1, false, true},
                              {5, 700, 257, 1, false, true},  // few rows
                              {7, 6, 30'000, 1, false, true},
                              {19, 7, 256, 3, false, true},
+                             {19, 7, 2000, 3, false, true},
                              {70, 8, 300},  // B is copied
                              {110, 8, 5000},
                              {16, 3, 256}};

@@ -80,7 +80,7 @@ struct Plan {
     if (p.batch == 1 && ceil_div(p.m, rows) * ceil_div(p.n, columns) < 16)
       parts = std::clamp<int64_t>(
           rows * p.k / (4 * kElements / (dots ? 1 : columns)) / (dots ? 1 : rows), 1, kMostParts);
-    if (several) parts = std::max(parts, ceil_div(p.n * p.k, kColumns));
+    if (several && p.batch == 1) parts = std::max(parts, ceil_div(p.n * p.k, kColumns));
     depth = ceil_div(p.k, parts);
     parts = ceil_div(p.k, depth);
   }

@@ -131,7 +131,7 @@ void pair_tile(const Direct& d, int64_t i, int64_t j, Lanes lanes) {
     unroll<vectors>([&](int v) {
       row[v] = (Bits)lanes.load(b + v * width).data >> 16;
       if constexpr (both()) row[v] |= (Bits)lanes.load(b + d.b_row + v * width).data;
-      if constexpr (vectors > 1) {  // the next tile's
+      if constexpr (vectors == 4) {  // the next tile's
         __builtin_prefetch(b + (v + vectors) * width);
         if constexpr (both()) __builtin_prefetch(b + d.b_row + (v + vectors) * width);
       }
